@@ -12,7 +12,7 @@ from hsfl.frameworks import find_framework
 from hsfl.frameworks.cpsl import CPSL
 from hsfl.network.clock import timeline
 from hsfl.planning.allocators import Even, Job
-from hsfl.planning.cpsl_turns import GreedyTurns, deal, filled_bits
+from hsfl.planning.cpsl_policy import GreedyTurns, deal, filled_bits
 from hsfl.planning.participation import choose_clients
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock
@@ -54,8 +54,8 @@ def test_each_turn_deals_the_whole_band_to_its_members() -> None:
     bench = prepare(config("allocation.policy=cpsl", "fleet.cuts=2"))
     draw, job = bench.world.draw(0), job_of(bench, 2)
     allotted = GreedyTurns().allocate(job, draw, np.ones(4, bool))
-    assert len(allotted.says["owners"]) == 2
-    for number, owners in enumerate(allotted.says["owners"]):
+    assert len(allotted.allocation_note["owners"]) == 2
+    for number, owners in enumerate(allotted.allocation_note["owners"]):
         assert len(owners) == 6
         assert set(owners) == set(np.flatnonzero(job.clusters == number))
     even = Even().allocate(job, draw, np.ones(4, bool)).phases

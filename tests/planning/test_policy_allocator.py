@@ -14,7 +14,7 @@ from hsfl.frameworks import find_framework
 from hsfl.planning.participation import CutTask, choose_clients
 from hsfl.planning.policy_allocator import policy_notes
 from hsfl.planning.policy_cuts import cut_request, sampled_scenarios
-from hsfl.planning.world_scenario import scenario
+from hsfl.planning.world import scenario
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock, train_run
 from hsfl.runs.prepare import prepare

@@ -12,7 +12,7 @@ from hsfl.models.cost_table import CostTable
 from hsfl.network.clock import timeline
 from hsfl.network.latency import Phases
 from hsfl.planning.round_clock import Extras, RoundClock
-from hsfl.planning.straggler import HOLD_UP, longest_phase, why, work_of
+from hsfl.planning.straggler import HOLD_UP, explain_straggler, longest_phase, work_of
 from hsfl.planning.world import world_of
 from hsfl.report.page.page_words import plan_sentence, straggler_sentence
 
@@ -50,7 +50,7 @@ def test_the_numbers_are_those_of_the_clock_and_the_sentence_has_them(framework:
         framework, (4,) * 4 if framework == "fl" else (3, 1, 2, 4) if framework == "hsfl" else (2,) * 4, *links
     )
     line, _ = clock.round(0, EVERYONE)
-    found = why(clock, 0, EVERYONE)
+    found = explain_straggler(clock, 0, EVERYONE)
     assert found is not None
     assert found.client == line.straggler
     spent = dict.fromkeys(HOLD_UP, 0.0)
@@ -72,34 +72,34 @@ def test_where_all_end_together_it_is_the_client_with_most_work_of_its_own(links
     line, _ = clock.round(0, EVERYONE)
     spent = line.phase_s
     own_s = sum(s for name, s in spent.items() if not name.startswith("server") and name != "model_down")
-    found = why(clock, 0, EVERYONE)
+    found = explain_straggler(clock, 0, EVERYONE)
     assert found is not None
     assert found.client == line.straggler == int(own_s.argmax())
 
 
 def test_nobody_holds_up_a_round_without_clients() -> None:
-    assert why(clock_of("cl", (0,) * 4), 0, EVERYONE) is None
-    assert why(clock_of("hsfl", (2,) * 4), 0, ()) is None
+    assert explain_straggler(clock_of("cl", (0,) * 4), 0, EVERYONE) is None
+    assert explain_straggler(clock_of("hsfl", (2,) * 4), 0, ()) is None
 
 
 @pytest.mark.parametrize("policy", ["even", "proposed"])
 def test_clients_that_are_away_hold_nobody_up(policy: str) -> None:
-    found = why(clock_of("hsfl", (3, 1, 2, 3), f"allocation.policy={policy}"), 0, (0, 2))
+    found = explain_straggler(clock_of("hsfl", (3, 1, 2, 3), f"allocation.policy={policy}"), 0, (0, 2))
     assert found is not None
     assert found.client in (0, 2)
 
 
 def test_who_is_dropped_counts_whole() -> None:
     slow = clock_of("hsfl", (2,) * 4)
-    first = why(slow, 0, EVERYONE)
+    first = explain_straggler(slow, 0, EVERYONE)
     assert first is not None
-    found = why(clock_of("hsfl", (2,) * 4, f"train.tau_s={0.9 * first.own_s}"), 0, EVERYONE)
+    found = explain_straggler(clock_of("hsfl", (2,) * 4, f"train.tau_s={0.9 * first.own_s}"), 0, EVERYONE)
     assert found is not None
     assert found.own_s == pytest.approx(first.own_s)
 
 
 def test_all_end_together() -> None:
-    found = why(clock_of("hsfl", (2,) * 4, *MEASURED, "allocation.policy=proposed"), 0, EVERYONE)
+    found = explain_straggler(clock_of("hsfl", (2,) * 4, *MEASURED, "allocation.policy=proposed"), 0, EVERYONE)
     assert found is not None
     assert found.client == 0  # the slowest link
 

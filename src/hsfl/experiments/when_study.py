@@ -210,7 +210,7 @@ def _solve_fleet_task(task: FleetTask, cost: CostTable) -> FleetAnswer:
     from hsfl.allocation.stage.subset_dp import few
     from hsfl.planning.participation import CutTask
     from hsfl.planning.policy_cuts import cut_request
-    from hsfl.planning.world_scenario import scenario
+    from hsfl.planning.world import scenario
 
     began, config = time.perf_counter(), task.config
     batch_size, settings, min_cut = config.train.batch_size, config.allocation, config.fleet.min_cut

@@ -1,9 +1,12 @@
-"""Allocators: who gets which cycles, band and power in a round, and how many seconds every phase of a client takes then.
+"""Allocators divide a round among clients: who gets which cycles, band and power, and how long every phase of a client takes then.
 
-What a round gave the clients, in explicit numbers, from which (with config.json and clients.json) the round can be recomputed.
+Here are the work of a round (`Job`), the answer (`Allotment`), the even allocation, and which policy a config asks for. The
+allocator of a policy is in `policy_allocator`, which needs numba. `radio_resources` and `measured_resources` write down what a
+round gave the clients, in explicit numbers, from which (with config.json and clients.json) the round can be recomputed: the
+numbers have ten digits, so a recomputed round differs from the recorded one by less than one part in 10^9. Matrices [K][I] of
+large fleets are left out, and `left_out` names them.
 
-Legend: K clients, I subchannels. The numbers have ten digits, so a recomputed round differs from the recorded one by less
-than one part in 10^9. Matrices [K][I] of large fleets are left out, and `left_out` names them.
+Legend: K clients, I subchannels.
 """
 
 from dataclasses import dataclass
@@ -11,8 +14,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hsfl.allocation.policy_table import PolicyRow, policy_row
 from hsfl.config import RunConfig
 from hsfl.formats import all_rounded
+from hsfl.framework_table import method
 from hsfl.network.channel import RATE_NAMES, RoundDraw
 from hsfl.network.even_allocation import even_phases
 from hsfl.network.latency import Phases, Rates
@@ -40,7 +45,7 @@ class Allotment:
 
     phases: Phases  # [K]
     kept: Array  # [K] bool: who trains; a client that started and is not kept sits the round out
-    says: dict[str, Any]  # what the round's record says of the allocation
+    allocation_note: dict[str, Any]  # what the round's record says of the allocation
 
 
 class Allocator(Protocol):
@@ -63,6 +68,21 @@ class Even:
         return Allotment(phases, started, {"policy": "even"})
 
 
+# --- the policy of a config
+
+
+def own_policy(name: str, framework: str) -> str:
+    """The name of a policy, where `own` is replaced by the framework's own policy."""
+    return method(framework).own_policy if name == "own" else name
+
+
+def policy_of(config: RunConfig) -> PolicyRow:
+    """The row of the config's policy, where `own` is replaced by the framework's own policy."""
+    return policy_row(own_policy(config.allocation.policy, config.framework), config.options)
+
+
+# --- what a round gave the clients, for its record
+
 DIGITS = 10
 MOST_PAIRS = 2000  # of clients and subchannels that are still written down
 POWERS = ("main_up_power_w", "main_down_power_w", "edge_up_power_w", "edge_down_power_w")
@@ -84,19 +104,21 @@ def radio_resources(
     large = {"main_gain": draw.main_gain, "edge_gain": draw.edge_gain}
     if not owners:
         large |= {name: given[name] for name in ("share", "edge_down_share")}
-    return _kept({"sharing": "exclusive" if owners else "bandwidth"}, small, large, draw.main_gain.size)
+    return _written_down({"sharing": "exclusive" if owners else "bandwidth"}, small, large, draw.main_gain.size)
 
 
 def measured_resources(flops_per_s: Array, rates: Rates) -> dict[str, Any]:
     """Speeds and rates of all clients, where links are measured."""
     bps = {name: getattr(rates, name) for name in RATE_NAMES}
-    return _kept({}, {"flops_per_s": flops_per_s}, bps, len(flops_per_s))
+    return _written_down({}, {"flops_per_s": flops_per_s}, bps, len(flops_per_s))
 
 
-def _kept(words: dict[str, Any], small: dict[str, Array], large: dict[str, Array], num_pairs: int) -> dict[str, Any]:
+def _written_down(
+    labels: dict[str, Any], small: dict[str, Array], large: dict[str, Array], num_pairs: int
+) -> dict[str, Any]:
     if num_pairs > MOST_PAIRS:
-        words, large = words | {"left_out": sorted(large)}, {}
-    return words | {name: _short(values) for name, values in (small | large).items()}
+        labels, large = labels | {"left_out": sorted(large)}, {}
+    return labels | {name: _short(values) for name, values in (small | large).items()}
 
 
 def _short(values: Array) -> list[Any]:

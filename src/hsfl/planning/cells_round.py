@@ -24,7 +24,7 @@ from hsfl.network.channel import Ofdma, RoundDraw
 from hsfl.network.devices import MANY_CLIENTS
 from hsfl.network.latency import Phases, Rates, phases, rate_bps, shared_rate_bps
 from hsfl.planning.allocators import POWERS, Allotment, Job, radio_resources
-from hsfl.planning.world_scenario import scenario, with_own_servers
+from hsfl.planning.world import scenario
 
 Array = np.ndarray
 
@@ -44,25 +44,27 @@ def allocate_cells(policy: Policy, settings: AllocationConfig, job: Job, draw: R
     receives = np.ones(len(started), bool) if job.receives is None else job.receives
     apart = bool((receives & ~started).any())
     gap = (0.9 if apart else 1.0) * settings.gap  # so that both parts together keep the gap
-    training = _solve(policy, settings, job, draw, started, gap)
+    training = _solve_training(policy, settings, job, draw, started, gap)
     left_s = _left_for_models_s(settings.time_limit_s, training.answer.seconds)
-    models = _distribute(policy, settings, job, draw, receives, gap, left_s) if apart else training
-    round_s, bound_s = _joint(training.answer, models.answer) if apart else _own(training.answer)
+    models = _solve_distribution(policy, settings, job, draw, receives, gap, left_s) if apart else training
+    round_s, bound_s = (
+        _joint_round_and_bound_s(training.answer, models.answer) if apart else _round_and_bound_s(training.answer)
+    )
     kept = _spread(training.arrays["kept"], training.clients, len(started))
-    times = _times(job, draw, training, models, receives)
+    times = _phases_of_all(job, draw, training, models, receives)
     bound_s, reached = with_gap(bound_s, round_s)
-    says = {
+    allocation_note = {
         "policy": policy.name,
-        "status": _status(training.answer.status, reached, settings.gap).value,
+        "status": _status_within_gap(training.answer.status, reached, settings.gap).value,
         "gap": reached,
         "lower_bound_s": bound_s,
         "seconds": training.answer.seconds + (models.answer.seconds if apart else 0.0),
     }
     if not _is_small(job):
-        says["cell_hz"] = training.answer.cell_hz.tolist()  # of the cells with clients that start
+        allocation_note["cell_hz"] = training.answer.cell_hz.tolist()  # of the cells with clients that start
     if len(started) <= MANY_CLIENTS:
-        says |= _per_client(job, draw, training, models)
-    return Allotment(times, kept, says)
+        allocation_note |= _per_client(job, draw, training, models)
+    return Allotment(times, kept, allocation_note)
 
 
 def _is_small(job: Job) -> bool:
@@ -72,11 +74,11 @@ def _is_small(job: Job) -> bool:
     return links.cell is None and len(job.cuts) <= MANY_CLIENTS
 
 
-def _own(answer: CellsAnswer) -> tuple[float, float]:
+def _round_and_bound_s(answer: CellsAnswer) -> tuple[float, float]:
     return answer.round_s, answer.lower_bound_s
 
 
-def _joint(training: CellsAnswer, models: CellsAnswer) -> tuple[float, float]:
+def _joint_round_and_bound_s(training: CellsAnswer, models: CellsAnswer) -> tuple[float, float]:
     """(round, bound) of training as in the first answer and distribution as in the second, which has more receivers.
 
     The stages share nothing, so what is proven for each of them counts together.
@@ -87,7 +89,7 @@ def _joint(training: CellsAnswer, models: CellsAnswer) -> tuple[float, float]:
     return round_s, min(bound_s, round_s)
 
 
-def _status(status: SolveStatus, reached: float, gap: float) -> SolveStatus:
+def _status_within_gap(status: SolveStatus, reached: float, gap: float) -> SolveStatus:
     late = status is SolveStatus.OPTIMAL and not within_gap(reached, gap)
     return SolveStatus.TIME_LIMIT if late else status
 
@@ -99,19 +101,35 @@ def _cells_of(job: Job) -> Array:
     return np.zeros(len(job.cuts), int) if links.cell is None else links.cell
 
 
-def _solve(policy: Policy, settings: AllocationConfig, job: Job, draw: RoundDraw, on: Array, gap: float) -> CellsRound:
+def _solve_training(
+    policy: Policy, settings: AllocationConfig, job: Job, draw: RoundDraw, on: Array, gap: float
+) -> CellsRound:
     """Allocate for the clients that are on, [K] bool."""
     groups = _groups(job, on)
     own_servers = method(job.config.framework).timing.server == "own"
     own_hz = job.world.servers.main_hz / len(on)
     scenarios = _scenarios(settings, job, draw, groups)
     if own_servers:
-        scenarios = [with_own_servers(each, job.cuts[own], own_hz) for each, own in zip(scenarios, groups)]
-    answer = _allocate_by(policy, scenarios, [job.cuts[own] for own in groups], gap, settings.time_limit_s)
+        scenarios = [
+            _with_own_servers(in_cell, job.cuts[clients], own_hz) for in_cell, clients in zip(scenarios, groups)
+        ]
+    answer = _allocate_by_policy(
+        policy, scenarios, [job.cuts[clients] for clients in groups], gap, settings.time_limit_s
+    )
     if own_servers:
-        cells = [replace(each, server_hz=np.where(each.kept, own_hz, 0.0)) for each in answer.cells]
+        cells = [replace(cell, server_hz=np.where(cell.kept, own_hz, 0.0)) for cell in answer.cells]
         answer = replace(answer, cells=tuple(cells))
-    return _round(job, groups, answer)
+    return _cells_round(job, groups, answer)
+
+
+def _with_own_servers(whole: Scenario, cuts: Array, server_hz: float) -> Scenario:
+    """The round where every client has a server of `server_hz` to itself (FSL). A client and its server count as one slower
+    machine, so that an allocation divides subchannels and power alone, and its bound is that of this smaller problem."""
+    flops = whole.client_flops + whole.server_flops
+    speed = whole.cpu_hz * whole.client_flops_per_cycle
+    own_s = whole.client_flops[cuts] / speed + whole.server_flops[cuts] / (server_hz * whole.server_flops_per_cycle)
+    cpu_hz = np.divide(flops[cuts], own_s * whole.client_flops_per_cycle, out=whole.cpu_hz.copy(), where=own_s > 0)
+    return replace(whole, client_flops=flops, server_flops=np.zeros_like(flops), cpu_hz=cpu_hz)
 
 
 def _left_for_models_s(limit_s: float, training_s: float) -> float:
@@ -119,37 +137,42 @@ def _left_for_models_s(limit_s: float, training_s: float) -> float:
     return max(limit_s - training_s, 0.1 * limit_s)
 
 
-def _distribute(
+def _solve_distribution(
     policy: Policy, settings: AllocationConfig, job: Job, draw: RoundDraw, on: Array, gap: float, limit_s: float
 ) -> CellsRound:
     """The model's distribution to the clients that are on, [K] bool, with the bound for any allocation of it."""
     groups = _groups(job, on)
-    scenarios, cuts = _scenarios(settings, job, draw, groups), [job.cuts[own] for own in groups]
+    scenarios, cuts = _scenarios(settings, job, draw, groups), [job.cuts[clients] for clients in groups]
     if _is_small(job):  # no cell waits for another
         proof_s = limit_s if policy.is_optimal else min(limit_s, PROOF_LIMIT_S)
         answer = CellsAnswer.of_one(distribute(scenarios[0], cuts[0], stage_solver(scenarios[0]), gap, proof_s), 0.0)
     else:
         answer = distribute_cells(scenarios, cuts, gap, limit_s)
     if not policy.is_optimal:
-        cells = [policy.distribute(each, own, gap, limit_s / len(cuts)) for each, own in zip(scenarios, cuts)]
-        seconds = answer.seconds + sum(each.seconds for each in cells)
-        answer = replace(answer, cells=tuple(cells), round_s=max(each.round_s for each in cells), seconds=seconds)
-    return _round(job, groups, answer)
+        cells = [
+            policy.distribute(in_cell, cell_cuts, gap, limit_s / len(cuts))
+            for in_cell, cell_cuts in zip(scenarios, cuts)
+        ]
+        seconds = answer.seconds + sum(cell.seconds for cell in cells)
+        answer = replace(answer, cells=tuple(cells), round_s=max(cell.round_s for cell in cells), seconds=seconds)
+    return _cells_round(job, groups, answer)
 
 
 def _groups(job: Job, on: Array) -> list[Array]:
     """The clients that are on, [K] bool, of each cell that has some."""
-    members, of_all = np.flatnonzero(on), _cells_of(job)
-    clients = members[np.argsort(of_all[members], kind="stable")]
-    return np.split(clients, np.flatnonzero(np.diff(of_all[clients])) + 1)
+    members, cell_of = np.flatnonzero(on), _cells_of(job)
+    clients = members[np.argsort(cell_of[members], kind="stable")]
+    return np.split(clients, np.flatnonzero(np.diff(cell_of[clients])) + 1)
 
 
-def _round(job: Job, groups: Sequence[Array], answer: CellsAnswer) -> CellsRound:
-    clients, arrays = np.concatenate(groups), _arrays(answer.cells)
+def _cells_round(job: Job, groups: Sequence[Array], answer: CellsAnswer) -> CellsRound:
+    clients, arrays = np.concatenate(groups), _client_arrays(answer.cells)
     if not _is_small(job):
         return CellsRound(answer, clients, arrays)
-    num_clients, (one,) = len(job.cuts), answer.cells
-    owners = {name: getattr(one, name) for name in ("owner", "edge_down_owner") if getattr(one, name) is not None}
+    num_clients, (only_cell,) = len(job.cuts), answer.cells
+    owners = {
+        name: getattr(only_cell, name) for name in ("owner", "edge_down_owner") if getattr(only_cell, name) is not None
+    }
     return CellsRound(
         answer,
         np.arange(num_clients),
@@ -169,24 +192,24 @@ def _scenarios(settings: AllocationConfig, job: Job, draw: RoundDraw, groups: Se
     num_batches = np.broadcast_to(np.asarray(job.num_batches, float), everyone.shape)
     deepest = replace(world.fleet, max_cut=np.maximum(world.fleet.max_cut, job.cuts))
     min_cut = min(config.fleet.min_cut, int(job.cuts.min()))
-    one = replace(links, cell=None, path_loss=None)
+    one_radio = replace(links, cell=None, path_loss=None)
     scenarios = [
         scenario(
-            replace(world, fleet=deepest.take(own), links=one), draw.take(own), config.train.batch_size, num_batches[own],
+            replace(world, fleet=deepest.take(clients), links=one_radio), draw.take(clients), config.train.batch_size, num_batches[clients],
             config.train.tau_s, sharing, min_cut,
         )
-        for own in ([everyone] if small else groups)
+        for clients in ([everyone] if small else groups)
     ]  # fmt: skip
-    return [_only(scenarios[0], groups[0])] if small else scenarios
+    return [_scenario_of(scenarios[0], groups[0])] if small else scenarios
 
 
-def _only(whole: Scenario, clients: Array) -> Scenario:
+def _scenario_of(whole: Scenario, clients: Array) -> Scenario:
     """The scenario of some clients."""
     names = ("cpu_hz", "client_flops_per_cycle", "max_power_w", "max_cut", "num_batches", "main_gain", "edge_gain")
     return replace(whole, **{name: getattr(whole, name)[clients] for name in names})
 
 
-def _allocate_by(
+def _allocate_by_policy(
     policy: Policy, scenarios: Sequence[Scenario], cuts: Sequence[Array], gap: float, time_limit_s: float
 ) -> CellsAnswer:
     """The cells' allocations by a policy, with the joint bound for any allocation with these cuts.
@@ -199,59 +222,60 @@ def _allocate_by(
     best = solve_cells(scenarios, cuts, gap, time_limit_s)
     if policy.is_optimal:
         return best
-    sizes = np.array([each.num_clients for each in scenarios])
+    sizes = np.array([in_cell.num_clients for in_cell in scenarios])
     even = policy.cycles == "even" or policy.allocator is not None
     cell_hz = scenarios[0].main_hz * sizes / sizes.sum() if even else best.cell_hz
     least_hz = 1e-9 * scenarios[0].main_hz  # cycles per second of a cell that needs none
-    parts = [replace(each, main_hz=max(float(hz), least_hz)) for each, hz in zip(scenarios, cell_hz)]
-    cells = [policy.rule(part, own, gap, time_limit_s / len(parts)) for part, own in zip(parts, cuts)]
-    down_s = [float(each.phases["model_down_s"].max()) for each in cells]
-    round_s = max(each.round_s - last_s for each, last_s in zip(cells, down_s)) + max(down_s)
-    all_kept = all(each.kept.all() for each in cells)
-    proven = all_kept and all(map(in_time, parts, cells))
+    divided = [replace(in_cell, main_hz=max(float(hz), least_hz)) for in_cell, hz in zip(scenarios, cell_hz)]
+    limit_s = time_limit_s / len(divided)
+    cells = [policy.rule(in_cell, cell_cuts, gap, limit_s) for in_cell, cell_cuts in zip(divided, cuts)]
+    down_s = [float(cell.phases["model_down_s"].max()) for cell in cells]
+    round_s = max(cell.round_s - last_s for cell, last_s in zip(cells, down_s)) + max(down_s)
+    all_kept = all(cell.kept.all() for cell in cells)
+    proven = all_kept and all(map(in_time, divided, cells))
     bound_s, reached = with_gap(best.lower_bound_s if proven else 0.0, round_s)
     status = SolveStatus.HEURISTIC if all_kept else SolveStatus.DROPPED
     training_s = best.training_bound_s if proven else 0.0
     return CellsAnswer(tuple(cells), cell_hz, status, round_s, bound_s, reached, best.seconds, training_s)
 
 
-def _arrays(cells: Sequence[Allocation]) -> dict[str, Array]:
+def _client_arrays(cells: Sequence[Allocation]) -> dict[str, Array]:
     """The arrays over the clients of all cells, one cell after another."""
     names = ("kept", "server_hz", *POWERS)
-    arrays = {name: np.concatenate([getattr(each, name) for each in cells]) for name in names}
-    shares = [shares_of_answer(each) for each in cells]
+    arrays = {name: np.concatenate([getattr(cell, name) for cell in cells]) for name in names}
+    shares = [shares_of_answer(cell) for cell in cells]
     return arrays | {
         "share": np.concatenate([training for training, _ in shares]),
         "edge_down_share": np.concatenate([distribution for _, distribution in shares]),
     }
 
 
-def _times(job: Job, draw: RoundDraw, training: CellsRound, models: CellsRound, receives: Array) -> Phases:
+def _phases_of_all(job: Job, draw: RoundDraw, training: CellsRound, models: CellsRound, receives: Array) -> Phases:
     """The phases of the clients that take part; for those that only receive the model, its download alone takes time."""
     num_clients = len(job.cuts)
-    own = _phases(job, draw, training)
+    training_phases = _phases(job, draw, training)
     kept = training.arrays["kept"]
     spread = {
-        name: _spread(np.where(kept, getattr(own, name), 0.0), training.clients, num_clients)
+        name: _spread(np.where(kept, getattr(training_phases, name), 0.0), training.clients, num_clients)
         for name in Phases.__dataclass_fields__
     }
-    down = own if models is training else _phases(job, draw, models)
-    down_s = np.where(receives, _spread(down.model_down_s, models.clients, num_clients), 0.0)
+    download_phases = training_phases if models is training else _phases(job, draw, models)
+    down_s = np.where(receives, _spread(download_phases.model_down_s, models.clients, num_clients), 0.0)
     return Phases(**spread | {"model_down_s": down_s})
 
 
-def _phases(job: Job, draw: RoundDraw, part: CellsRound) -> Phases:
+def _phases(job: Job, draw: RoundDraw, cells_round: CellsRound) -> Phases:
     """Eqs. (6) to (11) for the clients of a part, [n]."""
-    world, links, clients, given = job.world, job.world.links, part.clients, part.arrays
+    world, links, clients, resources = job.world, job.world.links, cells_round.clients, cells_round.arrays
     assert isinstance(links, Ofdma)
     assert draw.main_gain is not None
     assert draw.edge_gain is not None
     main, edge = draw.main_gain[clients], draw.edge_gain[clients]
 
     def rate(power: str, share: str, gain: Array) -> Array:
-        if part.owners:
-            return rate_bps(given[power], gain, links.subchannel_hz, links.noise_w)
-        return shared_rate_bps(given[power], given[share], gain, links.subchannel_hz, links.noise_w)
+        if cells_round.owners:
+            return rate_bps(resources[power], gain, links.subchannel_hz, links.noise_w)
+        return shared_rate_bps(resources[power], resources[share], gain, links.subchannel_hz, links.noise_w)
 
     rates = Rates(
         main_up_bps=rate("main_up_power_w", "share", main),
@@ -260,7 +284,7 @@ def _phases(job: Job, draw: RoundDraw, part: CellsRound) -> Phases:
         edge_down_bps=rate("edge_down_power_w", "edge_down_share", edge),
     )
     speed = draw.cpu_hz[clients] * world.fleet.flops_per_cycle[clients]
-    server = given["server_hz"] * world.servers.flops_per_cycle
+    server = resources["server_hz"] * world.servers.flops_per_cycle
     return phases(world.cost, job.cuts[clients], job.config.train.batch_size, speed, server, rates)
 
 

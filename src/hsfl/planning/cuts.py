@@ -42,11 +42,11 @@ def looks_at_cuts(config: RunConfig) -> bool:
 
 def check_cuts(name: str, value: int | tuple[int, ...], min_cut: int, world: World) -> tuple[int, ...]:
     """The cut of each client [K], from one number or one for each; an error where a client may not or cannot hold its cut."""
-    cuts = one_each(name, value, world.fleet.num_clients, world.cost.num_units)
+    cuts = cut_for_each(name, value, world.fleet.num_clients, world.cost.num_units)
     bad = (np.array(cuts) < min_cut) | (np.array(cuts) > world.fleet.max_cut)
     if bad.any():
         k = int(bad.argmax())
-        _check(f"{name}[{k}]", cuts[k], min_cut, world.fleet, k)
+        _check_cut(f"{name}[{k}]", cuts[k], min_cut, world.fleet, k)
     return cuts
 
 
@@ -58,13 +58,13 @@ def choose_one_cut(task: CutTask, cuts: tuple[int, ...]) -> int:
     if config.one_cut == "fastest":
         return fastest_one_cut(task)
     if config.one_cut is not None:
-        (cut,) = one_each("fleet.one_cut", config.one_cut, 1, world.cost.num_units)
-        _check("fleet.one_cut", cut, config.min_cut, world.fleet, shallowest)
+        (cut,) = cut_for_each("fleet.one_cut", config.one_cut, 1, world.cost.num_units)
+        _check_cut("fleet.one_cut", cut, config.min_cut, world.fleet, shallowest)
         return cut
     return int(world.fleet.max_cut[shallowest]) if isinstance(config.cuts, str) else min(cuts)
 
 
-def _check(name: str, cut: int, min_cut: int, fleet: Fleet, k: int) -> None:
+def _check_cut(name: str, cut: int, min_cut: int, fleet: Fleet, k: int) -> None:
     if cut < min_cut:
         raise InputError(f"{name} is {cut}, below fleet.min_cut = {min_cut}; raise it, or lower min_cut")
     if cut > fleet.max_cut[k]:
@@ -73,8 +73,8 @@ def _check(name: str, cut: int, min_cut: int, fleet: Fleet, k: int) -> None:
         )
 
 
-def one_each(name: str, value: int | tuple[int, ...], num_clients: int, num_units: int) -> tuple[int, ...]:
-    """A cut for each client, from one number or a list. name: the setting, for the error."""
+def cut_for_each(name: str, value: int | tuple[int, ...], num_clients: int, num_units: int) -> tuple[int, ...]:
+    """A cut for each client, from one number or a list; an error where the model has no such cut. name: the setting, for the error."""
     cuts = (value,) * num_clients if isinstance(value, int) else value
     if len(cuts) != num_clients:
         raise InputError(
@@ -104,8 +104,8 @@ def fastest_cuts(task: CutTask) -> tuple[int, ...]:
         return tuple(own_fastest_cuts(task).tolist())
     options = np.arange(task.config.fleet.min_cut, world.cost.num_units + 1)
     times = [_phases(world, np.full(fleet.num_clients, cut), task.batch_size) for cut in options]
-    own_s = np.stack([client_round_s(each, num_batches) for each in times])  # [C, S, K]
-    down_s = np.stack([each.model_down_s for each in times])
+    own_s = np.stack([client_round_s(phases_at_cut, num_batches) for phases_at_cut in times])  # [C, S, K]
+    down_s = np.stack([phases_at_cut.model_down_s for phases_at_cut in times])
     holds = options[:, None] <= fleet.max_cut  # [C, K]
     own_s = np.where(holds[:, None], own_s, np.inf)
     deepest = holds.sum(axis=0) - 1
@@ -126,12 +126,12 @@ def _descend(own_s: Array, down_s: Array, start: Array) -> Array:
     """Coordinate descent. Only clients that finish last in some sample are tried: no other client can shorten a round alone."""
     places, best_s = start.copy(), np.inf
     everyone = np.arange(len(places))
-    while (now_s := _mean_round_s(own_s, down_s, places)) < best_s * (1 - 1e-9):
-        best_s = now_s
+    while (mean_round_s := _mean_round_s(own_s, down_s, places)) < best_s * (1 - 1e-9):
+        best_s = mean_round_s
         work_s, load_s = own_s[places, :, everyone], down_s[places, :, everyone]  # [K, S]
         for k in np.unique([work_s.argmax(axis=0), load_s.argmax(axis=0)]):
             others = everyone != k
-            busy_s, last_s = (each.max(axis=0, initial=0.0, where=others[:, None]) for each in (work_s, load_s))
+            busy_s, last_s = (others_s.max(axis=0, initial=0.0, where=others[:, None]) for others_s in (work_s, load_s))
             mean_s = (np.maximum(busy_s, own_s[:, :, k]) + np.maximum(last_s, down_s[:, :, k])).mean(axis=1)
             if mean_s.min() < mean_s[places[k]] * (1 - 1e-12):
                 places[k] = mean_s.argmin()

@@ -63,17 +63,19 @@ def _rates(network: NetworkConfig, file: FleetFile) -> dict[str, Any]:
     to the edge server that nobody gives is the rate to the main server."""
     rates: dict[str, Any] = {}
     for name, field in FIELDS.items():
-        own, for_all = [getattr(device, field) for device in file.devices], getattr(network, name)
-        if for_all is not None and any(own) and (all(own) or isinstance(for_all, tuple)):
+        device_bps, config_bps = [getattr(device, field) for device in file.devices], getattr(network, name)
+        if config_bps is not None and any(device_bps) and (all(device_bps) or isinstance(config_bps, tuple)):
             raise InputError(
                 f"network.{name} has no effect beside {_word(field)} of the devices in {file.path}; leave one of them out"
             )
-        if for_all is None and name.startswith("edge"):
-            for_all = rates[name.replace("edge", "main")]
-        instead = for_all if isinstance(for_all, tuple) else (for_all,) * len(own)
-        if len(instead) != len(own):
-            raise InputError(f"network.{name} has {len(instead)} numbers for {len(own)} devices; give one each")
-        rates[name] = tuple(second if first is None else first for first, second in zip(own, instead))
+        if config_bps is None and name.startswith("edge"):
+            config_bps = rates[name.replace("edge", "main")]
+        default_bps = config_bps if isinstance(config_bps, tuple) else (config_bps,) * len(device_bps)
+        if len(default_bps) != len(device_bps):
+            raise InputError(
+                f"network.{name} has {len(default_bps)} numbers for {len(device_bps)} devices; give one each"
+            )
+        rates[name] = tuple(second if first is None else first for first, second in zip(device_bps, default_bps))
         if None in rates[name]:
             device = file.devices[rates[name].index(None)]
             raise InputError(

@@ -1,6 +1,7 @@
 """`hsfl plan`: the cut of each client, what the client gets and what holds it up, and how long the baselines would take.
 
-A plan is made from a cost table, without torch.
+A plan is made from a cost table, without torch. Fleets of many clients or several cells have a plan without a row for each
+client (`plan_large`); `device_table` is the plan of a single device.
 """
 
 import time
@@ -20,7 +21,7 @@ from hsfl.planning.participation import CutTask, is_crowd
 from hsfl.planning.plan_large import CrowdSamples, PlanCrowd, crowd_notes
 from hsfl.planning.plan_rounds import ClientPlan, PlanRounds, PlanTask, plan_rounds
 from hsfl.planning.policy_cuts import cut_request, limit_note
-from hsfl.planning.straggler import longest_phase, why, work_of
+from hsfl.planning.straggler import explain_straggler, longest_phase, work_of
 from hsfl.planning.world import World, count_batches
 
 Array = np.ndarray
@@ -52,7 +53,7 @@ class Plan:
     )
 
 
-def planned_policy(config: RunConfig) -> str:
+def _planned_policy(config: RunConfig) -> str:
     """The policy to plan for: that of the config, where somebody set it; else the proposed one, which is HSFL's own."""
     name = config.allocation.policy
     return "proposed" if name == "own" or "policy" not in config.allocation.model_fields_set else name
@@ -63,7 +64,7 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: OnP
     policies over the samples. num_samples: [K] training samples of each client."""
     if is_crowd(world):
         return _plan_crowd(config, world, num_samples, progress)
-    task, name = CutTask(config, world, count_batches(config, num_samples)), planned_policy(config)
+    task, name = CutTask(config, world, count_batches(config, num_samples)), _planned_policy(config)
     request = cut_request(task, on_progress=progress or ignore_progress, threads=2)
     proposed, chosen = policy("proposed").choose(request), policy(name, config.options)
     rounds = plan_rounds(PlanTask(task, request, chosen, proposed.cuts))
@@ -76,7 +77,7 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: OnP
     notes = [
         *_notes(config, clients),
         limit_note(config.allocation, proposed),
-        one_cut_note(world, config, rounds, chosen),
+        _one_cut_note(world, config, rounds, chosen),
     ]
     return Plan(
         policy=name,
@@ -97,13 +98,24 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: OnP
 
 def _plan_crowd(config: RunConfig, world: World, num_samples: Array, progress: OnProgress | None) -> Plan:
     """The plan of many clients or several cells. Every policy is timed with the cuts that a run plans for it."""
-    config_as_hsfl, name = config.model_copy(update={"framework": _planned_framework(config)}), planned_policy(config)
+    config_as_hsfl, name = config.model_copy(update={"framework": _planned_framework(config)}), _planned_policy(config)
     samples = CrowdSamples(config, world, num_samples)
-    under = {each: samples.under(config_as_hsfl, each, progress) for each in dict.fromkeys((name, "proposed", "even"))}
-    planned, means = under[name], {each: under[each].mean_s for each in dict.fromkeys(("proposed", name, "even"))}
+    rounds_under = {
+        policy_name: samples.under(config_as_hsfl, policy_name, progress)
+        for policy_name in dict.fromkeys((name, "proposed", "even"))
+    }
+    planned, means = (
+        rounds_under[name],
+        {policy_name: rounds_under[policy_name].mean_s for policy_name in dict.fromkeys(("proposed", name, "even"))},
+    )
     crowd = samples.record(planned)
     round_s, bound_s = planned.mean_s, float(np.mean(crowd.bounds_s))
-    notes = [*fleet_notes(config), *_run_note(config), *crowd_notes(config, crowd, planned.num_stopped), planned.note]
+    notes = [
+        *fleet_notes(config),
+        *_other_run_note(config),
+        *crowd_notes(config, crowd, planned.num_stopped),
+        planned.note,
+    ]
     return Plan(
         policy=name,
         cuts=list(planned.cuts),
@@ -115,19 +127,19 @@ def _plan_crowd(config: RunConfig, world: World, num_samples: Array, progress: O
         num_samples=len(planned.rounds),
         seconds=planned.seconds,
         notes=[note for note in notes if note],
-        why=why(planned.clock, len(samples.chosen) - 1, samples.chosen[-1]),
+        why=explain_straggler(planned.clock, len(samples.chosen) - 1, samples.chosen[-1]),
         crowd=crowd,
     )
 
 
-def one_cut_note(world: World, config: RunConfig, rounds: PlanRounds, chosen: Policy) -> str | None:
+def _one_cut_note(world: World, config: RunConfig, rounds: PlanRounds, chosen: Policy) -> str | None:
     """A note where all clients have the same cut: which rule gave the cut, or what the best other cut of one client would cost."""
     cuts, deepest = rounds.cuts, np.minimum(world.fleet.max_cut, world.cost.num_units)
     if len(cuts) < 2 or len(set(cuts.tolist())) > 1:
         return None
-    says = f"all clients have cut {cuts[0]}, so HSFL is SplitFed V1 here, with another allocation"
+    opening = f"all clients have cut {cuts[0]}, so HSFL is SplitFed V1 here, with another allocation"
     if chosen.chooses_cuts:
-        return f"{says}: the rule of {chosen.name} gave everyone this cut, and no other was tried"
+        return f"{opening}: the rule of {chosen.name} gave everyone this cut, and no other was tried"
     moves = [
         (k, cut)
         for cut in (int(cuts[0]) - 1, int(cuts[0]) + 1)
@@ -135,19 +147,17 @@ def one_cut_note(world: World, config: RunConfig, rounds: PlanRounds, chosen: Po
         if config.fleet.min_cut <= cut <= deepest[k]
     ]
     if not moves:
-        return f"{says}: no client may have another cut (fleet.min_cut, fleet.max_cut)"
-    began, tried, now_s = time.monotonic(), {}, rounds.mean_s(cuts)
+        return f"{opening}: no client may have another cut (fleet.min_cut, fleet.max_cut)"
+    began, tried, mean_s = time.monotonic(), {}, rounds.mean_s(cuts)
     for k, cut in moves:
         if time.monotonic() - began < OTHER_CUTS_S / 2:
             tried[k, cut] = rounds.mean_s(_moved(cuts, k, cut))
     k, cut = min(tried, key=lambda move: tried[move])
-    name, longer = world.fleet.name(k), percent(tried[k, cut] / now_s - 1, 2, sign=True)
-    before, after = (rounds.clients(each)[k].seconds for each in (cuts, _moved(cuts, k, cut)))
+    name, longer = world.fleet.name(k), percent(tried[k, cut] / mean_s - 1, 2, sign=True)
+    before, after = (rounds.clients(tried_cuts)[k].seconds for tried_cuts in (cuts, _moved(cuts, k, cut)))
     most = max(after, key=lambda phase: after[phase] - before[phase])
     slower = f"its {most.replace('_', ' ')} would take {seconds(after[most], 3)} instead of {seconds(before[most], 3)}"
-    return (
-        f"{says}: of all moves by one unit the best ({name} to cut {cut}) changes the mean round by {longer}; {slower}"
-    )
+    return f"{opening}: of all moves by one unit the best ({name} to cut {cut}) changes the mean round by {longer}; {slower}"
 
 
 def _moved(cuts: Array, client: int, cut: int) -> Array:
@@ -155,15 +165,17 @@ def _moved(cuts: Array, client: int, cut: int) -> Array:
     return np.where(np.arange(len(cuts)) == client, cut, cuts)
 
 
-def _best_other_cut(world: World, one: ClientPlan, min_cut: int, rounds: PlanRounds) -> tuple[int | None, float | None]:
+def _best_other_cut(
+    world: World, pressed: ClientPlan, min_cut: int, rounds: PlanRounds
+) -> tuple[int | None, float | None]:
     """The best cut besides the client's own and the mean round with it, of the cuts that can be tried in OTHER_CUTS_S."""
-    deepest = int(min(world.fleet.max_cut[one.client], world.cost.num_units))
-    others = [cut for cut in range(min_cut, deepest + 1) if cut != one.cut]
+    deepest = int(min(world.fleet.max_cut[pressed.client], world.cost.num_units))
+    others = [cut for cut in range(min_cut, deepest + 1) if cut != pressed.cut]
     began, tried = time.monotonic(), dict[int, float]()
-    for cut in sorted(others, key=lambda cut: abs(cut - one.cut)):
+    for cut in sorted(others, key=lambda cut: abs(cut - pressed.cut)):
         if time.monotonic() - began > OTHER_CUTS_S:
             break
-        tried[cut] = rounds.mean_s(_moved(rounds.cuts, one.client, cut))
+        tried[cut] = rounds.mean_s(_moved(rounds.cuts, pressed.client, cut))
     return min(tried.items(), key=lambda item: item[1]) if tried else (None, None)
 
 
@@ -178,7 +190,7 @@ def _most_pressed(clients: list[ClientPlan]) -> ClientPlan:
 
 
 def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:
-    notes, train = [*fleet_notes(config), *_run_note(config)], config.train
+    notes, train = [*fleet_notes(config), *_other_run_note(config)], config.train
     if train.clients_per_round is not None or train.drop_rate:
         notes.append(
             "a plan takes all clients to take part in every round, but train.clients_per_round or train.drop_rate leaves some "
@@ -194,23 +206,25 @@ def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:
     return notes
 
 
-def _run_note(config: RunConfig) -> list[str]:
+def _other_run_note(config: RunConfig) -> list[str]:
     """Where `hsfl run` with the config would not do what is planned: in which settings, and the way to run the plan."""
     framework = _planned_framework(config)
     as_hsfl = framework == config.framework
     rows = (
         ("framework", config.framework, framework),
-        ("allocation.policy", config.allocation.policy, planned_policy(config)),
+        ("allocation.policy", config.allocation.policy, _planned_policy(config)),
         ("fleet.cuts", config.fleet.cuts, "planned"),
     )
     others = [(name, has, planned) for name, has, planned in rows if has != planned]
     if not others:
         return []
-    is_now = " and ".join(f"{name} is {list(has) if isinstance(has, tuple) else has}" for name, has, _ in others)
+    present_values = " and ".join(
+        f"{name} is {list(has) if isinstance(has, tuple) else has}" for name, has, _ in others
+    )
     wanted = ", ".join(f"{name}={planned}" for name, _, planned in others)
     keep = "keep the plan with --out DIR and give hsfl run --plan DIR/plan.json, or " if as_hsfl else ""
     return [
-        f"a run of this config is not the run that is planned, since its {is_now}; to run as planned, {keep}set {wanted}"
+        f"a run of this config is not the run that is planned, since its {present_values}; to run as planned, {keep}set {wanted}"
     ]
 
 

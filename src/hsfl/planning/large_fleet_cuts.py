@@ -22,7 +22,7 @@ def large_fleet(task: CutTask) -> LargeFleet:
     world, links, sampled = task.world, task.world.links, task.participants
     assert isinstance(links, Ofdma), "crowds share a radio"
     cell = np.zeros(world.fleet.num_clients, int) if links.cell is None else links.cell
-    loads = crowd_loads(task)
+    loads = _crowd_loads(task)
     every = np.concatenate(sampled.rounds)
     rows = every[np.argsort(cell[every], kind="stable")][:: len(every) // MOST_ROWS + 1]  # by cell: all keep a part
     weight, main_hz, subs = len(every) / len(rows) / len(sampled.rounds), world.servers.main_hz, links.num_subchannels
@@ -35,15 +35,17 @@ def own_fastest_cuts(task: CutTask) -> Array:
     fleet, servers, links = world.fleet, world.servers, world.links
     own_hz = servers.main_hz / num_active
     if isinstance(links, Ofdma):
-        loads = crowd_loads(task)
+        loads = _crowd_loads(task)
         width = _width(links, num_active)
         own_s = loads.fixed_s + loads.cycles / own_hz + (loads.band_s + loads.down_s) / width
         return np.asarray(own_s.argmin(axis=1))
     cost, rates = world.cost, links.rates
     columns = np.arange(cost.num_units + 1)[:, None]  # [C, 1]
     speed = fleet.cpu_hz * fleet.flops_per_cycle
-    each = phases(cost, columns, task.batch_size, speed, own_hz * servers.flops_per_cycle, rates)
-    own_s = np.where(task.rows.T, client_round_s(each, task.num_batches) + each.model_down_s, np.inf)  # [C, K]
+    client_phases = phases(cost, columns, task.batch_size, speed, own_hz * servers.flops_per_cycle, rates)
+    own_s = np.where(
+        task.rows.T, client_round_s(client_phases, task.num_batches) + client_phases.model_down_s, np.inf
+    )  # [C, K]
     return np.asarray(own_s.argmin(axis=0))
 
 
@@ -57,7 +59,7 @@ class _Efficiency:
     edge_down: Array
 
 
-def crowd_loads(task: CutTask) -> Loads:
+def _crowd_loads(task: CutTask) -> Loads:
     """What each client would have to do at each cut, in cells that the clients of a round share evenly.
 
     The download of a client stands for all receivers of the model: it counts num_receivers / num_active times.

@@ -44,13 +44,13 @@ def mean_speed_cuts(task: CutTask) -> Array:
     assert isinstance(world.links, Measured)
     draw, past = RoundDraw(world.fleet.cpu_hz, rates=world.links.rates), world.recorded
     cpu_hz, rates = (draw.cpu_hz, draw.rates) if past is None else (past.cpu_hz.mean(axis=0), past.rates)
-    one = Rates(*(np.atleast_2d(getattr(rates, name)).mean(axis=0)[None] for name in RATE_NAMES))
-    mean = measured_rounds(task, RoundDraw(cpu_hz[None], rates=one))
+    mean_rates = Rates(*(np.atleast_2d(getattr(rates, name)).mean(axis=0)[None] for name in RATE_NAMES))
+    mean = measured_rounds(task, RoundDraw(cpu_hz[None], rates=mean_rates))
     return best_measured_round(mean.own_s[0], mean.work_cycles, mean.down_s[0], mean.rows, mean.main_hz, 1e-5).cuts
 
 
 def allocate_measured(chosen: Policy, job: Job, draw: RoundDraw, started: Array) -> Allotment:
-    """Cycles for the clients that start. Clients that cannot finish within tau_s sit out, as `allocation.tau` chooses them.
+    """Cycles for the clients that start. Clients that cannot finish within tau_s sit out, as `keep_within_tau_measured` chooses them.
 
     Where every client has a server of its own (FSL) no cycles are divided: the server's seconds count as the client's.
     """
@@ -77,7 +77,7 @@ def allocate_measured(chosen: Policy, job: Job, draw: RoundDraw, started: Array)
     last_s = float(down_s[receives].max(initial=0.0))
     status = "dropped" if (kept != started).any() else "heuristic" if even else "optimal"
     round_s, bound_s = training_s + last_s, min(least_s, training_s) + last_s
-    says = {
+    allocation_note = {
         "policy": chosen.name,
         "status": status,
         "gap": (round_s - bound_s) / round_s if even and round_s > 0 else 0.0,
@@ -85,7 +85,7 @@ def allocate_measured(chosen: Policy, job: Job, draw: RoundDraw, started: Array)
         "server_hz": server_hz.tolist(),
         "resources": measured_resources(draw.cpu_hz * job.world.fleet.flops_per_cycle, draw.rates),
     }
-    return Allotment(_phases(job, draw, server_hz, kept, receives), kept, says)
+    return Allotment(_phases(job, draw, server_hz, kept, receives), kept, allocation_note)
 
 
 def _training_s(own_s: Array, work: Array, main_hz: float, even: bool) -> float:

@@ -1,4 +1,4 @@
-"""Who takes part in a round, and how much each of them counts in the average.
+"""Who takes part in a round (`choose_clients`), and how much each client counts in the average (`weights`).
 
 `uniform`: every client with the same probability, at most once. An update counts by the client's samples, and the sum is divided by
 the samples of those who came: a ratio, whose bias is of the order of one over the clients of a round, where larger clients
@@ -9,6 +9,11 @@ often as its client was drawn, and the sum is divided by the number of draws. Th
 clients, weighted by samples, and so is the expected mean of the draws: there is no bias. A client trains once, however often it
 was drawn. Where clients drop out, the mean is over the clients that came, and its bias is of the order of the chance that a client
 is drawn twice. Buffers (BatchNorm's) follow the same normalised mean, so a running variance stays a variance.
+
+A search for cuts needs to know who will take part, too: `CutTask` holds what cuts are chosen for, with sampled rounds where the
+fleet is large.
+
+Legend: K clients, C cuts, n clients of a round.
 """
 
 from collections.abc import Collection
@@ -79,6 +84,9 @@ def most_weight(config: RunConfig, round_samples: int) -> int:
     )
 
 
+# --- rounds to choose cuts for
+
+
 def is_crowd(world: World) -> bool:
     """Whether cuts are planned by prices: there are too many clients to try their cuts one by one, or several cells."""
     several = isinstance(world.links, Ofdma) and world.links.cell is not None
@@ -99,7 +107,7 @@ class Sampled:
         return cls((np.arange(num_clients),), num_clients, num_clients)
 
 
-def sampled_rounds_of(config: RunConfig, num_samples: Array) -> Sampled:
+def _sampled_rounds(config: RunConfig, num_samples: Array) -> Sampled:
     """Rounds with the clients that take part, chosen as a run of the config chooses them, but from another random stream."""
     drawn = (times_drawn(config, index, num_samples, key="sampled") for index in range(SAMPLED_ROUNDS))
     rounds = tuple(clients for times in drawn if len(clients := np.flatnonzero(times)))
@@ -121,7 +129,7 @@ class CutTask:
     @classmethod
     def of_run(cls, config: RunConfig, world: World, num_samples: Array) -> "CutTask":
         """The task of a run. num_samples: [K] training samples, as the clock charges them."""
-        sampled = sampled_rounds_of(config, num_samples) if is_crowd(world) else None
+        sampled = _sampled_rounds(config, num_samples) if is_crowd(world) else None
         return cls(config, world, count_batches(config, num_samples), sampled)
 
     @property

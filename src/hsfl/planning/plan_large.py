@@ -1,4 +1,4 @@
-"""The plan of a crowd: too many clients for a row each, or several cells.
+"""The plan of a large fleet, a crowd: a fleet of too many clients to give each a row, or of several cells.
 
 Cuts are those that a run plans. Rounds are sampled, each with the clients that take part in it, and timed by the clock of a run,
 which keeps `train.tau_s`, too.
@@ -57,11 +57,11 @@ class CrowdRounds:
     @property
     def num_stopped(self) -> int:
         """The sampled rounds whose allocation the time limit ended."""
-        return sum(says.get("status") == "time_limit" for _, says in self.rounds)
+        return sum(allocation_note.get("status") == "time_limit" for _, allocation_note in self.rounds)
 
     @property
     def mean_s(self) -> float:
-        return float(np.mean([line.round_s for line, _ in self.rounds]))
+        return float(np.mean([timeline.round_s for timeline, _ in self.rounds]))
 
 
 class CrowdSamples:
@@ -84,7 +84,7 @@ class CrowdSamples:
         for clocked in self._clocked(clock):
             rounds.append(clocked)
             if progress is not None:
-                progress(f"{policy}, sampled round", len(rounds), min(line.round_s for line, _ in rounds))
+                progress(f"{policy}, sampled round", len(rounds), min(timeline.round_s for timeline, _ in rounds))
         return CrowdRounds(cuts, clock, rounds, took_s, note)
 
     def _bounds_s(self, planned: CrowdRounds) -> list[float]:
@@ -92,33 +92,35 @@ class CrowdSamples:
         the proposed policy counts, where both keep everyone."""
         config = planned.clock.job.config
         if config.allocation.policy != "even":
-            return [says.get("lower_bound_s", line.round_s) for line, says in planned.rounds]
+            return [
+                allocation_note.get("lower_bound_s", timeline.round_s) for timeline, allocation_note in planned.rounds
+            ]
         proposed = RoundClock(_with_policy(config, "proposed"), self.played, planned.cuts, self.num_samples)
         pairs = zip(self._clocked(proposed), planned.rounds)
         return [
-            min(says.get("lower_bound_s", line.round_s), even.round_s)
-            if line.kept.sum() == even.kept.sum() == len(chosen)
+            min(allocation_note.get("lower_bound_s", timeline.round_s), even.round_s)
+            if timeline.kept.sum() == even.kept.sum() == len(chosen)
             else 0.0
-            for ((line, says), (even, _)), chosen in zip(pairs, self.chosen)
+            for ((timeline, allocation_note), (even, _)), chosen in zip(pairs, self.chosen)
         ]
 
     def record(self, planned: CrowdRounds) -> PlanCrowd:
         """The planned rounds in a few numbers."""
-        links, lines = self.world.links, [line for line, _ in planned.rounds]
-        last, says = planned.rounds[-1]
+        links, timelines = self.world.links, [timeline for timeline, _ in planned.rounds]
+        last, allocation_note = planned.rounds[-1]
         on, spent_s = last.kept, last.phase_s
         return PlanCrowd(
             num_clients=self.world.fleet.num_clients,
             num_cells=links.num_cells if isinstance(links, Ofdma) else 1,
             cuts=counted(np.array(planned.cuts)),
             num_chosen=[len(chosen) for chosen in self.chosen],
-            num_kept=[int(line.kept.sum()) for line in lines],
-            rounds_s=[line.round_s for line in lines],
+            num_kept=[int(timeline.kept.sum()) for timeline in timelines],
+            rounds_s=[timeline.round_s for timeline in timelines],
             bounds_s=self._bounds_s(planned),
             quantiles=list(QUANTILES),
             seconds={name: quantiles(spent_s[name][on]) for name in PHASES if spent_s[name][on].any()},
             finish_s=quantiles(last.finish_s[on]),
-            cell_hz=quantiles(np.array(says["cell_hz"])) if "cell_hz" in says else [],
+            cell_hz=quantiles(np.array(allocation_note["cell_hz"])) if "cell_hz" in allocation_note else [],
         )
 
     def _clocked(self, clock: RoundClock) -> Iterator[Clocked]:

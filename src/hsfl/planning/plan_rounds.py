@@ -1,9 +1,10 @@
-"""The rounds that a plan is made on, under one policy: its cuts, the clients in the first sample, and the mean round of any cuts.
+"""The rounds that a plan is made on, under one policy: the policy's cuts, the mean round of any cuts, and what each client gets in
+the first sampled round (`ClientPlan`).
 
-Three kinds answer the same questions: a radio with a policy, measured links with a policy, and the even allocation of a run
-without a policy, on either.
+Three classes answer the same questions (`PlanRounds`): `RadioPlan` for a policy over a radio, `MeasuredPlan` for a policy over
+measured links, and `EvenPlan` for the even allocation of a run without a policy, over either.
 
-What a plan says of each client: its cut, what it gets, and its seconds in one round.
+Legend: K clients, S sampled rounds.
 """
 
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from hsfl.planning.world import sample_draws
 
 Array = np.ndarray
 BATCH_PHASES = ("client", "smashed", "server", "gradient")
+BASELINES = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra", "even")
+MEASURED_BASELINES = ("proposed", "rcls", "scls", "ecfa")  # no subchannels and no power, so even is ecfa
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,156 @@ class ClientPlan:
     name: str = ""  # of its device; without one, `client 3`
 
 
-def client_plans(
+class PlanRounds(Protocol):
+    """What a plan asks of its rounds. Cuts are [K]; a mean is in seconds over all samples."""
+
+    cuts: Array
+
+    def clients(self, cuts: Array) -> list[ClientPlan]: ...
+    def mean_s(self, cuts: Array) -> float: ...
+    def baselines_s(self) -> dict[str, float]: ...
+
+
+@dataclass(frozen=True)
+class PlanTask:
+    """What a plan is made for, with the cuts of the proposed policy, [K]."""
+
+    task: CutTask
+    request: CutRequest  # with the samples
+    chosen: Policy
+    proposed: Array
+
+    def cuts_of(self, rule: Policy) -> Array:
+        """The cuts [K] of a policy: by its rule, or the proposed cuts where it has none."""
+        return rule.choose(self.request).cuts if rule.chooses_cuts else self.proposed
+
+
+def plan_rounds(plan_task: PlanTask) -> PlanRounds:
+    """The rounds to plan on, under the task's policy."""
+    rounds = MeasuredPlan(plan_task) if isinstance(plan_task.task.world.links, Measured) else RadioPlan(plan_task)
+    return EvenPlan(plan_task, rounds) if plan_task.chosen.name == "even" else rounds
+
+
+class RadioPlan:
+    """Rounds over a radio, which the policy's rules or the exact solver allocate."""
+
+    def __init__(self, plan_task: PlanTask) -> None:
+        assert isinstance(plan_task.request.rounds, RadioRounds)
+        self._plan_task, self._chosen, self._rounds = plan_task, plan_task.chosen, plan_task.request.rounds.samples
+        self._settings, self._num_batches = plan_task.task.config.allocation, plan_task.task.num_batches
+        self.first = _draws(plan_task.task).sample(0)
+        self.cuts = plan_task.cuts_of(self._chosen)
+
+    def clients(self, cuts: Array) -> list[ClientPlan]:
+        answer = self._chosen.allocate(self._rounds[0], cuts, self._settings.gap, self._settings.time_limit_s)
+        optimal = self._chosen.cycles == "optimal" and self._chosen.allocator is None
+        times = phases_of(self._rounds[0], answer)
+        return _client_plans(cuts, answer.server_hz, times, self._num_batches, answer, optimal)
+
+    def mean_s(self, cuts: Array) -> float:
+        gap, limit_s = self._settings.gap, self._settings.time_limit_s
+        return float(np.mean([self._chosen.allocate(sample, cuts, gap, limit_s).round_s for sample in self._rounds]))
+
+    def baselines_s(self) -> dict[str, float]:
+        """The mean round of each policy; a policy without a rule for cuts takes the proposed cuts.
+
+        All of them together take about as long as the search for cuts may: every round has an equal part of the time that is
+        left.
+        """
+        names = dict.fromkeys((*BASELINES, self._chosen.name))
+        rules = [self._chosen if name == self._chosen.name else policy(name) for name in names]
+        if self._rounds[0].sharing == "bandwidth":
+            rules = [rule for rule in rules if rule.subchannels != "greedy"]
+        clock, num_left = TimeLimit(self._settings.plan_time_limit_s), len(rules) * len(self._rounds)
+        means: dict[str, float] = {}
+        for rule in rules:
+            cuts, spent = self._plan_task.cuts_of(rule), []
+            for sample in self._rounds:
+                limit_s = min(self._settings.time_limit_s, max(LEAST_S, clock.left_s() / num_left))
+                spent.append(rule.allocate(sample, cuts, self._settings.gap, limit_s).round_s)
+                num_left -= 1
+            means[rule.name] = float(np.mean(spent))
+        if means["even"] == means["ecfa"] and self._chosen.name != "even":
+            del means["even"]  # the same, shown once
+        return means
+
+
+class MeasuredPlan:
+    """Rounds over measured links: there is no radio to divide, only cuts and the main server's cycles."""
+
+    def __init__(self, plan_task: PlanTask) -> None:
+        assert isinstance(plan_task.request.rounds, MeasuredRounds)
+        self._plan_task, self._chosen, self._rounds = plan_task, plan_task.chosen.with_radio(), plan_task.request.rounds
+        self._batch_size, self._world, self._num_batches = (
+            plan_task.task.batch_size,
+            plan_task.task.world,
+            plan_task.task.num_batches,
+        )
+        self.first = _draws(plan_task.task).sample(0)
+        self.cuts = plan_task.cuts_of(self._chosen)
+
+    def clients(self, cuts: Array) -> list[ClientPlan]:
+        rates, servers = self.first.rates, self._world.servers
+        assert rates is not None, "measured links draw rates"
+        own_s, work, _ = self._rounds.at(cuts)
+        server_hz = optimal_cycles(own_s[0], work[0], self._rounds.main_hz)
+        if self._chosen.cycles == "even":
+            server_hz = np.full(len(cuts), self._rounds.main_hz / len(cuts))
+        speed = self.first.cpu_hz * self._world.fleet.flops_per_cycle
+        times = phases(self._world.cost, cuts, self._batch_size, speed, server_hz * servers.flops_per_cycle, rates)
+        return _client_plans(cuts, server_hz, times, self._num_batches, None, self._chosen.cycles == "optimal")
+
+    def mean_s(self, cuts: Array) -> float:
+        return self._mean_s(self._chosen, cuts)
+
+    def baselines_s(self) -> dict[str, float]:
+        means = {}
+        for name in dict.fromkeys((*MEASURED_BASELINES, self._chosen.name)):
+            rule = policy(name)
+            means[name] = self._mean_s(rule, self._plan_task.cuts_of(rule))
+        return means
+
+    def _mean_s(self, rule: Policy, cuts: Array) -> float:
+        rounds = self._rounds
+        return float((rounds.even_round_s if rule.cycles == "even" else rounds.round_s)(cuts).mean())
+
+
+class EvenPlan:
+    """Rounds under the even allocation as a run shares it, with the cuts that are fastest under it."""
+
+    def __init__(self, plan_task: PlanTask, others: RadioPlan | MeasuredPlan) -> None:
+        task = plan_task.task
+        self._batch_size, self._world, self._num_batches = task.batch_size, task.world, task.num_batches
+        self._draws, self._others = _draws(task), others
+        self.cuts = np.array(fastest_cuts(task))
+        self.first = self._draws.sample(0)
+
+    def clients(self, cuts: Array) -> list[ClientPlan]:
+        server_hz = np.full(len(cuts), self._world.servers.main_hz / len(cuts))
+        times = self._phases(cuts, self.first)
+        return _client_plans(cuts, server_hz, times, self._num_batches, None, False)
+
+    def mean_s(self, cuts: Array) -> float:
+        return float(round_s(self._phases(cuts, self._draws), self._num_batches).mean())
+
+    def baselines_s(self) -> dict[str, float]:
+        return self._others.baselines_s() | {"even": self.mean_s(self.cuts)}
+
+    def _phases(self, cuts: Array, draw: RoundDraw) -> Phases:
+        world = self._world
+        return even_phases("hsfl", world.cost, cuts, self._batch_size, world.fleet, world.servers, world.links, draw)
+
+
+def _draws(task: CutTask) -> RoundDraw:
+    """The samples [S, ...]: recorded rounds where there is a history, else draws apart from those of a run."""
+    count = task.config.allocation.samples
+    return sample_draws(task.world, count).sample(slice(count))
+
+
+# --- the record of each client
+
+
+def _client_plans(
     cuts: Array, server_hz: Array, times: Phases, num_batches: Array, answer: Allocation | None, optimal: bool
 ) -> list[ClientPlan]:
     """A record for each client. times: of a mini-batch. num_batches: [K]. answer: the allocation, where a policy
@@ -91,153 +243,3 @@ def _radio(answer: Allocation | None, k: int) -> dict[str, Any]:
         "share": None if answer.share is None else answer.share[k].tolist(),
         **{name: float(getattr(answer, name)[k].sum()) for name in POWERS},
     }
-
-
-BASELINES = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra", "even")
-MEASURED_BASELINES = ("proposed", "rcls", "scls", "ecfa")  # no subchannels and no power, so even is ecfa
-
-
-class PlanRounds(Protocol):
-    """What a plan asks of its rounds. Cuts are [K]; a mean is in seconds over all samples."""
-
-    cuts: Array
-
-    def clients(self, cuts: Array) -> list[ClientPlan]: ...
-    def mean_s(self, cuts: Array) -> float: ...
-    def baselines_s(self) -> dict[str, float]: ...
-
-
-@dataclass(frozen=True)
-class PlanTask:
-    """What a plan is made for, with the cuts of the proposed policy, [K]."""
-
-    task: CutTask
-    request: CutRequest  # with the samples
-    chosen: Policy
-    proposed: Array
-
-    def cuts_of(self, rule: Policy) -> Array:
-        """The cuts [K] of a policy: by its rule, or the proposed cuts where it has none."""
-        return rule.choose(self.request).cuts if rule.chooses_cuts else self.proposed
-
-
-def plan_rounds(asked: PlanTask) -> PlanRounds:
-    """The rounds to plan on, under the task's policy."""
-    rounds = MeasuredPlan(asked) if isinstance(asked.task.world.links, Measured) else RadioPlan(asked)
-    return EvenPlan(asked, rounds) if asked.chosen.name == "even" else rounds
-
-
-def _draws(task: CutTask) -> RoundDraw:
-    """The samples [S, ...]: recorded rounds where there is a history, else draws apart from those of a run."""
-    count = task.config.allocation.samples
-    return sample_draws(task.world, count).sample(slice(count))
-
-
-class RadioPlan:
-    """Rounds over a radio, which the policy's rules or the exact solver allocate."""
-
-    def __init__(self, asked: PlanTask) -> None:
-        assert isinstance(asked.request.rounds, RadioRounds)
-        self._asked, self._chosen, self._rounds = asked, asked.chosen, asked.request.rounds.samples
-        self._settings, self._num_batches = asked.task.config.allocation, asked.task.num_batches
-        self.first = _draws(asked.task).sample(0)
-        self.cuts = asked.cuts_of(self._chosen)
-
-    def clients(self, cuts: Array) -> list[ClientPlan]:
-        answer = self._chosen.allocate(self._rounds[0], cuts, self._settings.gap, self._settings.time_limit_s)
-        optimal = self._chosen.cycles == "optimal" and self._chosen.allocator is None
-        times = phases_of(self._rounds[0], answer)
-        return client_plans(cuts, answer.server_hz, times, self._num_batches, answer, optimal)
-
-    def mean_s(self, cuts: Array) -> float:
-        gap, limit_s = self._settings.gap, self._settings.time_limit_s
-        return float(np.mean([self._chosen.allocate(each, cuts, gap, limit_s).round_s for each in self._rounds]))
-
-    def baselines_s(self) -> dict[str, float]:
-        """The mean round of each policy; a policy without a rule for cuts takes the proposed cuts.
-
-        All of them together take about as long as the search for cuts may: every round has an equal part of the time that is
-        left.
-        """
-        names = dict.fromkeys((*BASELINES, self._chosen.name))
-        rules = [self._chosen if name == self._chosen.name else policy(name) for name in names]
-        if self._rounds[0].sharing == "bandwidth":
-            rules = [rule for rule in rules if rule.subchannels != "greedy"]
-        clock, num_left = TimeLimit(self._settings.plan_time_limit_s), len(rules) * len(self._rounds)
-        means: dict[str, float] = {}
-        for rule in rules:
-            cuts, spent = self._asked.cuts_of(rule), []
-            for each in self._rounds:
-                limit_s = min(self._settings.time_limit_s, max(LEAST_S, clock.left_s() / num_left))
-                spent.append(rule.allocate(each, cuts, self._settings.gap, limit_s).round_s)
-                num_left -= 1
-            means[rule.name] = float(np.mean(spent))
-        if means["even"] == means["ecfa"] and self._chosen.name != "even":
-            del means["even"]  # the same, shown once
-        return means
-
-
-class MeasuredPlan:
-    """Rounds over measured links: there is no radio to divide, only cuts and the main server's cycles."""
-
-    def __init__(self, asked: PlanTask) -> None:
-        assert isinstance(asked.request.rounds, MeasuredRounds)
-        self._asked, self._chosen, self._rounds = asked, asked.chosen.with_radio(), asked.request.rounds
-        self._batch_size, self._world, self._num_batches = (
-            asked.task.batch_size,
-            asked.task.world,
-            asked.task.num_batches,
-        )
-        self.first = _draws(asked.task).sample(0)
-        self.cuts = asked.cuts_of(self._chosen)
-
-    def clients(self, cuts: Array) -> list[ClientPlan]:
-        rates, servers = self.first.rates, self._world.servers
-        assert rates is not None, "measured links draw rates"
-        own_s, work, _ = self._rounds.at(cuts)
-        server_hz = optimal_cycles(own_s[0], work[0], self._rounds.main_hz)
-        if self._chosen.cycles == "even":
-            server_hz = np.full(len(cuts), self._rounds.main_hz / len(cuts))
-        speed = self.first.cpu_hz * self._world.fleet.flops_per_cycle
-        times = phases(self._world.cost, cuts, self._batch_size, speed, server_hz * servers.flops_per_cycle, rates)
-        return client_plans(cuts, server_hz, times, self._num_batches, None, self._chosen.cycles == "optimal")
-
-    def mean_s(self, cuts: Array) -> float:
-        return self._mean_s(self._chosen, cuts)
-
-    def baselines_s(self) -> dict[str, float]:
-        means = {}
-        for name in dict.fromkeys((*MEASURED_BASELINES, self._chosen.name)):
-            rule = policy(name)
-            means[name] = self._mean_s(rule, self._asked.cuts_of(rule))
-        return means
-
-    def _mean_s(self, rule: Policy, cuts: Array) -> float:
-        rounds = self._rounds
-        return float((rounds.even_round_s if rule.cycles == "even" else rounds.round_s)(cuts).mean())
-
-
-class EvenPlan:
-    """Rounds under the even allocation as a run shares it, with the cuts that are fastest under it."""
-
-    def __init__(self, asked: PlanTask, others: RadioPlan | MeasuredPlan) -> None:
-        task = asked.task
-        self._batch_size, self._world, self._num_batches = task.batch_size, task.world, task.num_batches
-        self._draws, self._others = _draws(task), others
-        self.cuts = np.array(fastest_cuts(task))
-        self.first = self._draws.sample(0)
-
-    def clients(self, cuts: Array) -> list[ClientPlan]:
-        server_hz = np.full(len(cuts), self._world.servers.main_hz / len(cuts))
-        times = self._phases(cuts, self.first)
-        return client_plans(cuts, server_hz, times, self._num_batches, None, False)
-
-    def mean_s(self, cuts: Array) -> float:
-        return float(round_s(self._phases(cuts, self._draws), self._num_batches).mean())
-
-    def baselines_s(self) -> dict[str, float]:
-        return self._others.baselines_s() | {"even": self.mean_s(self.cuts)}
-
-    def _phases(self, cuts: Array, draw: RoundDraw) -> Phases:
-        world = self._world
-        return even_phases("hsfl", world.cost, cuts, self._batch_size, world.fleet, world.servers, world.links, draw)

@@ -1,7 +1,7 @@
 """Policies in a run: cycles, subchannels and power allocated every round, with the proven gap.
 
 A policy allocates for the frameworks that train a copy per client (HSFL, SplitFed V1, FSL, FL). The other frameworks keep the
-even allocation, in which each turn has the whole band and server; only CPSL has a policy of its own (`turns`). The policy `own` is the
+even allocation, in which each turn has the whole band and server; only CPSL has a policy of its own (`cpsl_policy`). The policy `own` is the
 allocation that a framework's authors chose, and the even one where they chose none.
 """
 
@@ -11,16 +11,15 @@ from hsfl.allocation.policies import policy
 from hsfl.config import AllocationConfig, OptionsConfig, RunConfig
 from hsfl.framework_table import copy_per_client_names, method
 from hsfl.network.channel import Measured, RoundDraw
-from hsfl.planning.allocators import Allocator, Allotment, Even, Job
+from hsfl.planning.allocators import Allocator, Allotment, Even, Job, own_policy
 from hsfl.planning.cells_round import allocate_cells, check_cells
-from hsfl.planning.cpsl_clusters import own_policy, takes_turns
-from hsfl.planning.cpsl_turns import GreedyTurns
+from hsfl.planning.cpsl_policy import GreedyTurns, takes_turns
 from hsfl.planning.measured_links import allocate_measured
 
 Array = np.ndarray
 
 
-def allocator(config: RunConfig) -> Allocator:
+def find_policy_allocator(config: RunConfig) -> Allocator:
     """The allocator of the config's framework. An unknown policy is an error, even for a framework that keeps the even allocation."""
     name = own_policy(config.allocation.policy, config.framework)
     settings = config.allocation.model_copy(update={"policy": name})

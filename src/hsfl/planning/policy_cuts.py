@@ -8,12 +8,11 @@ from hsfl.allocation.scenario import Scenario
 from hsfl.config import AllocationConfig
 from hsfl.framework_table import PROPOSED
 from hsfl.network.channel import Measured
-from hsfl.planning.cpsl_clusters import own_policy
+from hsfl.planning.allocators import own_policy
 from hsfl.planning.large_fleet_cuts import large_fleet
 from hsfl.planning.measured_links import mean_speed_cuts, measured_rounds
 from hsfl.planning.participation import CutTask, is_crowd
-from hsfl.planning.world import sample_draws
-from hsfl.planning.world_scenario import scenario
+from hsfl.planning.world import sample_draws, scenario
 
 
 def policy_cuts(task: CutTask) -> tuple[tuple[int, ...], str | None]:
@@ -62,9 +61,11 @@ def sampled_scenarios(task: CutTask) -> list[Scenario]:
     world, settings = task.world, task.config.allocation
     draws = sample_draws(world, settings.samples)
     count = min(len(draws.cpu_hz), settings.samples)
-    each = (draws.sample(index) for index in range(count))
+    rounds = (draws.sample(index) for index in range(count))
     min_cut = task.config.fleet.min_cut
-    return [scenario(world, draw, task.batch_size, task.num_batches, None, settings.sharing, min_cut) for draw in each]
+    return [
+        scenario(world, draw, task.batch_size, task.num_batches, None, settings.sharing, min_cut) for draw in rounds
+    ]
 
 
 def limit_note(settings: AllocationConfig, plan: CutChoice) -> str | None:

@@ -1,4 +1,10 @@
-"""How long a framework's rounds take in its world: the clock of a run."""
+"""How long a framework's rounds take in its world: the clock of a run.
+
+For each round the clock asks who is to take part (`participation`), draws speeds and gains (`world`), lets the allocator of the
+config's policy divide the resources (`allocators`), and turns the phases of all clients into a timeline (`network.clock`).
+
+Legend: K clients.
+"""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -61,11 +67,11 @@ class RoundClock:
             config,
             replace(world, cost=replace(world.cost, model_bits=model_bits)),
             np.array(cuts),
-            *clock_batches(config, num_samples),
+            *_clock_batches(config, num_samples),
             receives=~np.isin(np.arange(len(cuts)), self.extras.away) if self.extras.away else None,
             clusters=None if self.extras.clusters is None else np.array(self.extras.clusters),
         )
-        self.allocator = _allocator(config)
+        self.allocator = _find_allocator(config)
         self.round = lru_cache(maxsize=4)(self._round)
         self.dealt = lru_cache(maxsize=4)(self._dealt)
         self.estimation_s = lru_cache(maxsize=4)(self._estimation_s)
@@ -74,10 +80,10 @@ class RoundClock:
         """The timeline of a round (0, 1, ...) in which the clients `chosen` are to take part, and what its record says of the
         allocation."""
         dealt = self.dealt(round_index, chosen)
-        line = self.line(dealt, dealt.allotted.phases)
+        round_timeline = self.timeline_of(dealt, dealt.allotted.phases)
         if self.method.pools_data and round_index == 0:
-            line = after_upload(self._upload(dealt.draw), line)
-        return line, dealt.allotted.says
+            round_timeline = after_upload(self._upload(dealt.draw), round_timeline)
+        return round_timeline, dealt.allotted.allocation_note
 
     def _dealt(self, round_index: int, chosen: tuple[int, ...]) -> Dealt:
         started = self._started(chosen)
@@ -94,10 +100,10 @@ class RoundClock:
         model, and with a fraction of an epoch rounds differ by the last batches of passes."""
         config, job = self.job.config, self.job
         if not config.train.local_epochs.is_integer():
-            job = replace(job, num_batches=clock_batches(config, self.num_samples, round_index)[1])
+            job = replace(job, num_batches=_clock_batches(config, self.num_samples, round_index)[1])
         return replace(job, receives=started) if config.train.receivers == "chosen" else job
 
-    def line(self, dealt: Dealt, phases: Phases) -> Timeline:
+    def timeline_of(self, dealt: Dealt, phases: Phases) -> Timeline:
         """The timeline of a round with these phases."""
         job = dealt.job
         return timeline(
@@ -146,8 +152,8 @@ class RoundClock:
             batches = batches * (self.num_samples / self.num_samples.sum())
         moments_bits = np.array(self.extras.moment_bits or np.zeros(job.world.cost.num_units + 1))[job.cuts]
         head_bits = job.world.cost.model_bits[job.cuts]
-        part = np.divide(moments_bits, head_bits, out=np.zeros(len(job.cuts)), where=head_bits > 0)
-        return estimation_s(self.method.timing, dealt.allotted.phases, batches, part, kept, job.clusters)
+        moments_fraction = np.divide(moments_bits, head_bits, out=np.zeros(len(job.cuts)), where=head_bits > 0)
+        return estimation_s(self.method.timing, dealt.allotted.phases, batches, moments_fraction, kept, job.clusters)
 
     def _started(self, chosen: tuple[int, ...]) -> Array:
         if self.method.pools_data:
@@ -168,18 +174,18 @@ def is_tested(train: TrainConfig, round_index: int) -> bool:
     return (round_index + 1) % train.eval_every == 0 or round_index + 1 == train.rounds
 
 
-def _allocator(config: RunConfig) -> Allocator:
+def _find_allocator(config: RunConfig) -> Allocator:
     """The allocator of the config's policy."""
     if config.allocation.policy == "even":
         return Even()
     if find_spec("numba") is None:
         raise InputError(f"allocation.policy={config.allocation.policy} needs the optimiser; pip install 'hsfl[plan]'")
-    from hsfl.planning.policy_allocator import allocator  # here, because numba takes seconds to load
+    from hsfl.planning.policy_allocator import find_policy_allocator  # here, because numba takes seconds to load
 
-    return allocator(config)
+    return find_policy_allocator(config)
 
 
-def clock_batches(
+def _clock_batches(
     config: RunConfig, num_samples: Array, round_index: int | None = None
 ) -> tuple[Array | int, Array | float]:
     """Batch size and number of batches, as the clock charges them. round_index: as in `count_batches`."""

@@ -1,4 +1,4 @@
-"""What holds a client up, in numbers: its longest phase, how much it sends or computes there and how fast."""
+"""What holds a client up, in numbers: its longest phase, how much the client sends or computes in it, and how fast."""
 
 from typing import Any
 
@@ -30,13 +30,13 @@ def longest_phase(client: int, seconds: dict[str, float], work: dict[str, float]
     return Why(client, phase, *(rounded(value, DIGITS) for value in (seconds[phase], own_s, amount, per_second)))
 
 
-def why(clock: RoundClock, round_index: int, chosen: tuple[int, ...]) -> Why | None:
+def explain_straggler(clock: RoundClock, round_index: int, chosen: tuple[int, ...]) -> Why | None:
     """What holds up the straggler of a round (0, 1, ...) in which the clients `chosen` are to take part; None if no client trains.
 
     Where all clients end together, the answer is about the client that takes longest apart from the server's work.
     """
-    line, _ = clock.round(round_index, chosen)
-    k = line.straggler
+    timeline, _ = clock.round(round_index, chosen)
+    k = timeline.straggler
     if k < 0 or clock.method.pools_data:
         return None
     dealt, job = clock.dealt(round_index, chosen), clock.job
@@ -48,7 +48,7 @@ def why(clock: RoundClock, round_index: int, chosen: tuple[int, ...]) -> Why | N
         batches = float(np.broadcast_to(dealt.job.num_batches, job.cuts.shape)[k])
         seconds = {phase: once_s if phase == "model_up" else batches * once_s for phase, once_s in work_s.items()}
     else:
-        spent = {name: float(taken_s[k]) for name, taken_s in line.phase_s.items()}
+        spent = {name: float(taken_s[k]) for name, taken_s in timeline.phase_s.items()}
         parts = {phase: (phase, f"{phase}_forward", f"{phase}_backward") for phase in HOLD_UP}
         seconds = {phase: sum(spent.get(name, 0.0) for name in parts[phase]) for phase in HOLD_UP}
     return longest_phase(k, seconds, work, work_s)

@@ -1,4 +1,8 @@
-"""The world of a run, from its config: what cuts cost, which devices there are, and which links they have."""
+"""The world of a run, from its config: what cuts cost, which devices there are, and which links they have. `scenario` gives one
+round of a world in explicit numbers, as `hsfl allocate` reads them.
+
+Legend: K clients, N cells, R recorded rounds, S sampled rounds.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hsfl.allocation.scenario import Scenario
 from hsfl.config import FleetConfig, ModelConfig, NetworkConfig, RunConfig
 from hsfl.data.passes import batches_of_pass, samples_of_round, steps_of_round
 from hsfl.errors import InputError
@@ -73,7 +78,7 @@ def make_world(config: RunConfig, input_shape: Shape, num_classes: int, model: "
 def world_of(config: RunConfig, cost: CostTable) -> World:
     """The world of a config whose model has this cost table."""
     config = described(config)
-    fleet = make_fleet(config.fleet, cost, config.fleet_seed)
+    fleet = _make_fleet(config.fleet, cost, config.fleet_seed)
     network, recorded = config.network, None
     if network.history is not None:
         recorded = history.read_history(network.history, fleet.num_clients)
@@ -103,15 +108,20 @@ class Given:
 
 @lru_cache(maxsize=8)
 def measured_cost(
-    model: ModelConfig, input_shape: Shape, num_classes: int, batch_size: int, states: int, own: Given | None = None
+    model: ModelConfig,
+    input_shape: Shape,
+    num_classes: int,
+    batch_size: int,
+    states: int,
+    plugin_options: Given | None = None,
 ) -> CostTable:
     """The cost table of a model by name. It is remembered, because measuring ResNet-18 takes some seconds.
 
-    states: tensors of the weights' size that the optimiser keeps. own: options of a plugin's model.
+    states: tensors of the weights' size that the optimiser keeps. plugin_options: options of a plugin's model.
     """
     from hsfl.models.zoo import build  # here, so that a world from a saved cost table needs no torch
 
-    options = own.options if own is not None else None
+    options = plugin_options.options if plugin_options is not None else None
     made = build(model.name, input_shape, num_classes, model.norm, model.stem, dropout=model.dropout, options=options)
     return measure_cost(made, input_shape, batch_size, optimizer_states=states)
 
@@ -134,7 +144,7 @@ def count_batches(
     return samples_of_round(num_samples, size, epochs, round_index) / size
 
 
-def make_fleet(config: FleetConfig, cost: CostTable, seed: int) -> Fleet:
+def _make_fleet(config: FleetConfig, cost: CostTable, seed: int) -> Fleet:
     """The devices: from a file, or drawn from the seed; each with the deepest cut that it can hold."""
     if config.min_cut > cost.num_units:
         raise InputError(f"fleet.min_cut is {config.min_cut} but the model has {cost.num_units} units; lower it")
@@ -288,3 +298,44 @@ def sample_draws(world: World, count: int) -> RoundDraw:
         return world.recorded
     rounds = range(count)
     return draw_rounds(world.fleet, world.links, world.seed, rounds, speed_std=world.speed_std, key="samples")
+
+
+def scenario(
+    world: World,
+    draw: RoundDraw,
+    batch_size: int,
+    num_batches: np.ndarray,
+    tau_s: float | None,
+    sharing: str,
+    min_cut: int = 1,
+) -> Scenario:
+    """A round in explicit numbers, as `hsfl allocate` reads them. num_batches: [K]. sharing: exclusive, bandwidth or auto."""
+    links, cost, fleet, servers = world.links, world.cost, world.fleet, world.servers
+    if not isinstance(links, Ofdma) or draw.main_gain is None or draw.edge_gain is None:
+        raise InputError("network.kind is 'measured', which has no radio; a scenario needs network.kind=ofdma")
+    if sharing == "auto":
+        sharing = "bandwidth" if fleet.num_clients > links.num_subchannels else "exclusive"
+    return Scenario(
+        batch_size=batch_size,
+        tau_s=tau_s,
+        sharing=sharing,
+        client_flops=cost.client_flops,
+        server_flops=cost.server_flops,
+        smashed_bits=cost.smashed_bits,
+        gradient_bits=cost.gradient_bits,
+        model_bits=cost.model_bits,
+        cpu_hz=draw.cpu_hz,
+        client_flops_per_cycle=fleet.flops_per_cycle,
+        max_power_w=fleet.max_power_w,
+        max_cut=np.minimum(fleet.max_cut, cost.num_units),
+        num_batches=num_batches,
+        min_cut=min_cut,
+        main_hz=servers.main_hz,
+        server_flops_per_cycle=servers.flops_per_cycle,
+        main_power_w=servers.main_power_w,
+        edge_power_w=servers.edge_power_w,
+        subchannel_hz=links.subchannel_hz,
+        noise_w=links.noise_w,
+        main_gain=draw.main_gain,
+        edge_gain=draw.edge_gain,
+    ).checked()

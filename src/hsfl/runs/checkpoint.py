@@ -28,7 +28,7 @@ CHECKSUM = "blake2b"  # the name of the note that holds the checksum
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file with a checksum; it is on the disk before it replaces the old file. metadata: notes to keep in it."""
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    notes = {**(metadata or {}), CHECKSUM: checksum(whole, metadata or {})}
+    notes = {**(metadata or {}), CHECKSUM: _checksum(whole, metadata or {})}
     try:
         write_atomic(path, lambda scratch: _save_apart(scratch, whole, notes), durable=True)
     except SafetensorError as error:  # what a full disk becomes in safetensors
@@ -49,12 +49,12 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     with safe_open(path, "pt") as file:
         notes = file.metadata() or {}
     tensors = load_file(path)
-    if notes.pop(CHECKSUM, None) != checksum(tensors, notes):
+    if notes.pop(CHECKSUM, None) != _checksum(tensors, notes):
         raise SafetensorError("its checksum is wrong: the file is damaged")
     return tensors, notes
 
 
-def checksum(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
+def _checksum(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
     """A hash of the tensors' names, types, shapes and bytes, and of the notes."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(json.dumps(sorted(notes.items())).encode())

@@ -1,4 +1,4 @@
-"""What the numbers of a run come from besides its settings: the machine, the versions, the sources, the files it reads."""
+"""What the numbers of a run come from besides its settings: the machine, the versions, the sources, and the files that it reads."""
 
 import hashlib
 import platform
@@ -37,7 +37,7 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next((text.partition(":")[2].strip() for text in lines if text.startswith("model name")), platform.machine())
 
 
 def input_digests(config: RunConfig) -> dict[str, str]:
@@ -47,8 +47,8 @@ def input_digests(config: RunConfig) -> dict[str, str]:
         "network.history": config.network.history,
         "model.init_weights": config.model.init_weights,
     }
-    found = {field: Path(name) for field, name in files.items() if name is not None and Path(name).is_file()}
-    return {field: _digest(path) for field, path in (found | own_files(config.data)).items()}
+    existing = {field: Path(name) for field, name in files.items() if name is not None and Path(name).is_file()}
+    return {field: _digest(path) for field, path in (existing | own_files(config.data)).items()}
 
 
 def _digest(path: Path) -> str:

@@ -12,7 +12,7 @@
 Every file is replaced atomically, except `rounds.jsonl` and `workers.log`, which grow line by line. A last line of
 `rounds.jsonl` that a crash cut off is left out when the file is read.
 
-One process at a time writes to a folder.
+One process at a time writes to a folder: `RunFolder.locked` holds the lock, which ends with the process that holds it.
 """
 
 import json
@@ -40,8 +40,7 @@ from hsfl.files import (
     writing,
 )
 from hsfl.runs.environment import environment, input_digests
-from hsfl.runs.provenance import FILE as PLUGINS_FILE
-from hsfl.runs.provenance import keep_inputs, plugin_record
+from hsfl.runs.provenance import PLUGINS_FILE, keep_inputs, plugin_record
 from hsfl.runs.records import (
     WHERE_ESTIMATED,
     CheckedClients,
@@ -62,50 +61,8 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+
 LOCK = ".lock"  # the file's name
-
-
-@contextmanager
-def lock(
-    path: Path, busy: str = "another run is writing to {folder}; wait for it, or choose another --out"
-) -> Iterator[None]:
-    """Hold the lock of the file `path` and remove the file at the end; the lock goes with the process that holds it.
-
-    The file's content stays as it is, since the file may be a link to something else. A lock file that another process has
-    removed between our opening and locking it counts for nothing. busy: what to say where another process holds the lock.
-    """
-    if fcntl is None:  # not on Windows
-        yield
-        return
-    while True:
-        with writing(path):
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise InputError(busy.format(folder=path.parent)) from None
-            if not _is_at(handle, path):
-                continue
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)  # still locked: whoever opened the file meanwhile finds that it is gone
-            return
-        finally:
-            os.close(handle)
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    """Whether the open file is the one at this path."""
-    try:
-        here = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    mine = os.fstat(handle)
-    return (here.st_dev, here.st_ino) == (mine.st_dev, mine.st_ino)
-
-
 COPIED = tuple(f"{section}.{field}" for section, field in KEPT)
 
 
@@ -113,7 +70,7 @@ def holds_something(path: Path) -> bool:
     """Whether anything but a lock and unfinished files is at the path."""
     if not path.is_dir():
         return path.exists()
-    return any(each.name != LOCK and not is_scratch(each) for each in path.iterdir())
+    return any(entry.name != LOCK and not is_scratch(entry) for entry in path.iterdir())
 
 
 class RunFolder:
@@ -157,7 +114,7 @@ class RunFolder:
     def begin_anew(self) -> None:
         """Forget a run that stopped before its first checkpoint: there is no state from which it could go on."""
         models = (self.last_model_path, self.best_model_path)
-        own = (
+        run_files = (
             self.rounds_path,
             self.clients_path,
             self.cuts_path,
@@ -167,7 +124,7 @@ class RunFolder:
             *models,
         )
         inputs = [path for path in (self.path / INPUTS).glob("*") if path.is_file()]
-        for path in (*own, *inputs, self.environment_path, self.path / "report.html", self.config_path):
+        for path in (*run_files, *inputs, self.environment_path, self.path / "report.html", self.config_path):
             path.unlink(missing_ok=True)  # the config last: as long as it is there, a run can begin anew
 
     def create(self, config: RunConfig, num_threads: int | None = None) -> None:
@@ -272,12 +229,12 @@ class RunFolder:
     def rounds(self) -> list[RoundRecord]:
         """The rounds 1, 2, ... of all whole lines; a last line that a crash cut off is left out."""
         records: list[RoundRecord] = []
-        for number, line in enumerate(self._lines(), 1):
+        for number, json_line in enumerate(self._lines(), 1):
             where = f"{self.rounds_path} line {number}"
             try:
-                record: RoundRecord = checked_record(line.rstrip(b"\n"), CheckedRound, where)
+                record: RoundRecord = checked_record(json_line.rstrip(b"\n"), CheckedRound, where)
             except InputError:
-                if line.endswith(b"\n"):
+                if json_line.endswith(b"\n"):
                     raise
                 break
             _check_order(record, records, where)
@@ -294,8 +251,8 @@ class RunFolder:
             raise InputError(
                 f"{self.rounds_path} has {len(records)} rounds but the checkpoint {count}; run again into a new folder"
             )
-        kept = b"".join(line.rstrip(b"\n") + b"\n" for line in self._lines()[:count])
-        write_atomic(self.rounds_path, lambda scratch: scratch.write_bytes(kept))
+        first_lines = b"".join(json_line.rstrip(b"\n") + b"\n" for json_line in self._lines()[:count])
+        write_atomic(self.rounds_path, lambda scratch: scratch.write_bytes(first_lines))
 
 
 def _check_order(record: RoundRecord, before: Sequence[RoundRecord], where: str) -> None:
@@ -347,3 +304,47 @@ def run_path(out: str | Path, label: str, seed: int) -> Path:
 def path_name(label: str) -> str:
     """A label as part of a path; characters that a path cannot hold are written as in a web address (`%2F`)."""
     return label.replace("%", "%25").replace("/", "%2F")
+
+
+# --- the lock on a folder
+
+
+@contextmanager
+def lock(
+    path: Path, busy: str = "another run is writing to {folder}; wait for it, or choose another --out"
+) -> Iterator[None]:
+    """Hold the lock of the file `path` and remove the file at the end; the lock goes with the process that holds it.
+
+    The file's content stays as it is, since the file may be a link to something else. A lock file that another process has
+    removed between our opening and locking it counts for nothing. busy: what to say where another process holds the lock.
+    """
+    if fcntl is None:  # not on Windows
+        yield
+        return
+    while True:
+        with writing(path):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise InputError(busy.format(folder=path.parent)) from None
+            if not _is_at(handle, path):
+                continue
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)  # still locked: whoever opened the file meanwhile finds that it is gone
+            return
+        finally:
+            os.close(handle)
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Whether the open file is the one at this path."""
+    try:
+        at_path = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    opened = os.fstat(handle)
+    return (at_path.st_dev, at_path.st_ino) == (opened.st_dev, opened.st_ino)

@@ -1,10 +1,9 @@
 """A run: one visible loop from a config to a folder of results.
 
-What a run keeps: records, models and checkpoints of its rounds, and how it ended.
-
-The whole model that a framework's state gives: how good it is, and the one that is written down.
-
-Ctrl-C stops a run while it computes, never while it writes a file.
+`train_run` locks the folder, prepares what the config names, and begins or resumes (`resume`). `_train` makes one round after
+another until the rounds or the budget (`budget`) end. `_round` trains the clients that the clock keeps and tests the joined
+model. After each round, `_write_round` writes its record, the models that are to be kept, and a checkpoint where one is due;
+`_finish_run` writes how the run ended. Ctrl-C stops a run while it computes, never while it writes a file (`Interruptible`).
 """
 
 import math
@@ -25,26 +24,156 @@ from hsfl.data.registry import Dataset
 from hsfl.engines.engine import Engine
 from hsfl.engines.start import start_engine
 from hsfl.files import write_json
-from hsfl.formats import seconds
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.framework import Framework, State, checked_round, whole_models
 from hsfl.models.state import UnitState
 from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline
 from hsfl.planning.round_clock import RoundClock, is_tested
-from hsfl.planning.straggler import why
+from hsfl.planning.straggler import explain_straggler
+from hsfl.runs.budget import budget_too_short_note, fits_budget, is_last_round
 from hsfl.runs.checkpoint import save_checkpoint, save_tensors
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.progress import Observer
 from hsfl.runs.records import CutsRecord, RoundRecord, advance
-from hsfl.runs.resume import Parts, Position, begin, goes_on, settled
+from hsfl.runs.resume import Parts, Position, begin_or_resume, resolve_config, resumes_from_checkpoint
 from hsfl.runs.round_tables import write_tables
 from hsfl.runs.write_records import Summary, TensorBoard, make_round_record, summarise
 from hsfl.training.aggregate import Diverged, PartialSum
 from hsfl.training.evaluation import Quality, mean_quality
 from hsfl.training.link import LinkBytes
 from hsfl.training.norm_statistics import NormLayers, NormShard
+
+
+def train_run(
+    config: RunConfig,
+    out: str | Path,
+    resume: bool | None = False,
+    observer: Observer | None = None,
+    dataset: Dataset | None = None,
+    model: SplitModel | None = None,
+    cuts: CutsRecord | None = None,
+) -> Summary:
+    """Train as the config says and write the run folder `out`. Ctrl-C ends the run cleanly, so that it can go on later.
+
+    resume: True goes on from the folder's checkpoint, or begins anew where the run stopped before its first checkpoint; None
+        goes on where there is a checkpoint and begins otherwise; False begins in an empty folder.
+    observer: is told what happens, for a progress display.
+    dataset, model: given from Python, instead of those that the config names.
+    cuts: the cuts that were chosen for this run before; a run that goes on takes those of its folder.
+    """
+    observer, folder = observer or Observer(), RunFolder(out)
+    config = resolve_config(config, folder, resume, model)
+    with folder.locked():
+        going_on = resumes_from_checkpoint(folder, config, resume, observer)
+        folder.clear_scratch()
+        with closing(start_engine(config, observer.warns)) as engine:  # its workers begin while the data are read
+            bench = prepare(config, dataset, model, folder.cuts() if going_on else cuts)
+            framework = find_framework(config.framework)(bench.task)
+            clock = make_clock(bench, framework)
+            return _train(Parts(bench, engine, framework, clock, folder, observer), going_on)
+
+
+def _train(parts: Parts, going_on: bool) -> Summary:
+    """Make all rounds, then write the last model and the summary."""
+    config, clock, folder, observer = parts.config, parts.clock, parts.folder, parts.observer
+    if not going_on:
+        clock.round(0, clock.chosen(0))  # settings of which no round can be made leave no folder behind
+    log = TensorBoard(folder.path) if config.log.tensorboard else None
+    parts.bench.task.feed.on_batch = observer.batch_starts
+    parts.engine.attach(parts.framework, parts.bench.exam)
+    status, limit_was_noted = "finished", False  # a time limit that ended an allocation is noted once
+    with Interruptible() as interruptible:
+        position = begin_or_resume(parts, going_on)
+        try:
+            for round_index in range(position.standing.rounds_done, config.train.rounds):
+                timeline, allocation_note = clock.round(round_index, clock.chosen(round_index))
+                if not fits_budget(clock, round_index, position.sim_time_s):
+                    if round_index == 0:
+                        observer.warns(budget_too_short_note(clock))
+                    status = "budget"
+                    break
+                if allocation_note.get("status") == "time_limit" and not limit_was_noted:
+                    limit_was_noted = True
+                    observer.warns(_time_limit_note(config, round_index, allocation_note))
+                with interruptible():
+                    after, record, estimated = _round(parts, position, round_index, timeline, allocation_note)
+                position = Position(
+                    after,
+                    advance(position.standing, record, parts.bench.task.goal.row.metric),
+                    record.sim_time_s,
+                    estimated,
+                )
+                _write_round(parts, position, record)
+                if log is not None:
+                    log.write(record)
+                observer.round_ends(record)
+        except KeyboardInterrupt:
+            status = "interrupted"
+        except Diverged as error:
+            observer.warns(str(error))
+            status = "diverged"
+        finally:
+            observer.run_ends()
+        return _finish_run(parts, position, status)
+
+
+def make_clock(bench: Bench, framework: Framework) -> RoundClock:
+    """The clock that times the rounds of a framework in the bench's world."""
+    extras = replace(framework.extras(), moment_bits=NormLayers.of(bench.task.model).moment_bits)
+    return RoundClock(bench.task.config, bench.world, framework.cuts, bench.num_samples, extras)
+
+
+def _round(
+    parts: Parts, position: Position, round_index: int, timeline: Timeline, allocation_note: dict[str, Any]
+) -> tuple[State, RoundRecord, UnitState | None]:
+    """Train one round with the clients that the clock keeps, and test the joined model where that is due. Returns the new state, the
+    round's record, and the joined model with estimated statistics where the model was tested with them."""
+    config, framework, observer, task = parts.config, parts.framework, parts.observer, parts.bench.task
+    chosen = parts.clock.chosen(round_index)
+    last = is_last_round(parts.clock, round_index, position.sim_time_s)
+    began = time.perf_counter()
+    kept = np.flatnonzero(timeline.kept).tolist()
+    if not kept:
+        observer.warns(_nobody_trained_note(config, timeline, round_index))
+    num_samples = sum(task.trained_samples(kept, round_index).values())
+    observer.round_starts(round_index + 1, kept, num_samples)
+    after, result = checked_round(framework, framework.round(position.state, kept, round_index))
+    quality, estimated, estimation_s = None, None, 0.0
+    if last or is_tested(config.train, round_index):
+        observer.evaluation_starts()
+        if config.train.norm_statistics == "averaged":
+            quality = assess(parts.engine, framework, after)
+        else:
+            estimated = _assess_estimated(parts.engine, framework, after, kept, round_index)
+            quality, estimation_s = estimated.quality, parts.clock.estimation_s(round_index, chosen)
+            result.bytes.merge(estimated.bytes)
+    wall_s = time.perf_counter() - began
+    record = make_round_record(
+        framework, task, round_index, position.sim_time_s, timeline, allocation_note, result, quality, wall_s,
+        why=explain_straggler(parts.clock, round_index, chosen), averaged=estimated.averaged if estimated else None, estimation_s=estimation_s,
+    )  # fmt: skip
+    losses = [loss for loss in (record.train_loss, record.test_loss, *record.metrics.values()) if loss is not None]
+    if not all(map(math.isfinite, losses)) or not after.is_finite():
+        raise Diverged(f"a loss or a weight of round {round_index + 1} is no number; lower train.lr")
+    return after, record, estimated.whole if estimated else None
+
+
+def _time_limit_note(config: RunConfig, round_index: int, allocation_note: dict[str, Any]) -> str:
+    return (
+        f"allocation.time_limit_s = {config.allocation.time_limit_s:g} ended the allocation of round {round_index + 1} at a proven gap of "
+        f"{allocation_note['gap']:.2%}; with more time this round, and later ones of which this is not said again, may be faster"
+    )
+
+
+def _nobody_trained_note(config: RunConfig, timeline: Timeline, round_index: int) -> str:
+    if timeline.dropped.any():
+        return f"nobody finished round {round_index + 1} within train.tau_s = {config.train.tau_s:g} s; raise it"
+    return f"nobody took part in round {round_index + 1}; the model stays as it is"
+
+
+# --- how good the joined model is
 
 
 @dataclass(frozen=True)
@@ -58,33 +187,74 @@ class Estimated:
     bytes: LinkBytes
 
 
-def assess_estimated(
-    engine: Engine, framework: Framework, state: State, kept: Sequence[int], round_index: int
-) -> Estimated:
-    """As `assess`, after the clients that the round kept have estimated BatchNorm's statistics again."""
-    (averaged,) = whole_models(framework, state)
-    shard = engine.norm_moments(averaged, kept, round_index)
-    whole, num_bytes = _pooled(framework, averaged, shard)
-    return Estimated(whole, engine.evaluate(whole), engine.evaluate(averaged), num_bytes)
-
-
-def estimated(framework: Framework, state: State, kept: Sequence[int], round_index: int) -> UnitState:
-    """The joined model with BatchNorm's statistics estimated again, in this process, for a file alone."""
-    (averaged,) = whole_models(framework, state)
-    return _pooled(framework, averaged, framework.norm_moments(averaged, kept, round_index))[0]
-
-
-def _pooled(framework: Framework, averaged: UnitState, shard: NormShard) -> tuple[UnitState, LinkBytes]:
-    shard.bytes.merge(framework.norm_swapped())
-    return shard.moments.pooled(averaged), shard.bytes
-
-
 def assess(engine: Engine, framework: Framework, state: State) -> Quality:
     """How good the joined model is on the test samples; the mean over the clients where each client has a model of its own."""
     return mean_quality([engine.evaluate(whole) for whole in whole_models(framework, state)])
 
 
-def exported(framework: Framework, state: State) -> UnitState:
+def _assess_estimated(
+    engine: Engine, framework: Framework, state: State, kept: Sequence[int], round_index: int
+) -> Estimated:
+    """As `assess`, after the clients that the round kept have estimated BatchNorm's statistics again."""
+    (averaged,) = whole_models(framework, state)
+    shard = engine.norm_moments(averaged, kept, round_index)
+    whole, num_bytes = _with_pooled_statistics(framework, averaged, shard)
+    return Estimated(whole, engine.evaluate(whole), engine.evaluate(averaged), num_bytes)
+
+
+def _with_pooled_statistics(framework: Framework, averaged: UnitState, shard: NormShard) -> tuple[UnitState, LinkBytes]:
+    shard.bytes.merge(framework.norm_swapped())
+    return shard.moments.pooled(averaged), shard.bytes
+
+
+# --- what a run writes
+
+
+def _write_round(parts: Parts, position: Position, record: RoundRecord) -> None:
+    """Write the record of the round that led to this position, the models that are to be kept, and a checkpoint where one is due."""
+    folder, log = parts.folder, parts.config.log
+    folder.append(record)
+    folder.log_placed(record.round, parts.engine.placed())
+    if position.standing.best_round == record.round:
+        _save_model(parts, position, folder.best_model_path)
+    if log.model_every is not None and record.round % log.model_every == 0:
+        _save_model(parts, position, folder.path / "models" / f"round-{record.round}.safetensors")
+    if record.round % log.checkpoint_every == 0:
+        save_checkpoint(folder.checkpoint_path, position.state, position.standing, parts.config)
+
+
+def _finish_run(parts: Parts, position: Position, status: str) -> Summary:
+    """Write the last checkpoint and model, the tables and the summary. status: how the run ended."""
+    save_checkpoint(parts.folder.checkpoint_path, position.state, position.standing, parts.config)
+    _save_model(parts, position, parts.folder.last_model_path)
+    summary = summarise(parts.folder, parts.config, status)
+    write_tables(parts.folder.path, parts.folder.rounds())
+    write_json(parts.folder.summary_path, asdict(summary))
+    return summary
+
+
+def _save_model(parts: Parts, position: Position, path: Path) -> None:
+    save_tensors(path, _model_to_save(parts, position).named())
+
+
+def _model_to_save(parts: Parts, position: Position) -> UnitState:
+    """The model that a run gives at this position. Where the last round was not tested, BatchNorm's statistics are estimated for the file alone, by
+    the clients that the round kept; the clock charges nothing for it."""
+    rounds_done = position.standing.rounds_done
+    if position.estimated is not None:
+        return position.estimated
+    if parts.config.train.norm_statistics == "averaged" or not rounds_done:
+        return _exported_model(parts.framework, position.state)
+    timeline, _ = parts.clock.round(rounds_done - 1, parts.clock.chosen(rounds_done - 1))
+    try:
+        kept = np.flatnonzero(timeline.kept).tolist()
+        return _estimated_model(parts.framework, position.state, kept, rounds_done - 1)
+    except Diverged as error:
+        parts.observer.warns(f"the model keeps its averaged statistics: {error}")
+        return _exported_model(parts.framework, position.state)
+
+
+def _exported_model(framework: Framework, state: State) -> UnitState:
     """The one model that a run gives: the joined model, or the mean of the joined models where clients keep heads of their own."""
     models = list(whole_models(framework, state))
     if len(models) == 1:
@@ -95,48 +265,13 @@ def exported(framework: Framework, state: State) -> UnitState:
     return total.mean(models[0])
 
 
-def write_round(parts: Parts, here: Position, record: RoundRecord) -> None:
-    """Write the record of the round that led here, the models that are to be kept, and a checkpoint where one is
-    due."""
-    folder, log = parts.folder, parts.config.log
-    folder.append(record)
-    folder.log_placed(record.round, parts.engine.placed())
-    if here.standing.best_round == record.round:
-        _save_model(parts, here, folder.best_model_path)
-    if log.model_every is not None and record.round % log.model_every == 0:
-        _save_model(parts, here, folder.path / "models" / f"round-{record.round}.safetensors")
-    if record.round % log.checkpoint_every == 0:
-        save_checkpoint(folder.checkpoint_path, here.state, here.standing, parts.config)
+def _estimated_model(framework: Framework, state: State, kept: Sequence[int], round_index: int) -> UnitState:
+    """The joined model with BatchNorm's statistics estimated again, in this process, for a file alone."""
+    (averaged,) = whole_models(framework, state)
+    return _with_pooled_statistics(framework, averaged, framework.norm_moments(averaged, kept, round_index))[0]
 
 
-def _save_model(parts: Parts, here: Position, path: Path) -> None:
-    save_tensors(path, _model(parts, here).named())
-
-
-def _model(parts: Parts, here: Position) -> UnitState:
-    """The model that a run gives here. Where the last round was not tested, BatchNorm's statistics are estimated for the file alone, by
-    the clients that the round kept; no second of it is charged."""
-    rounds_done = here.standing.rounds_done
-    if here.estimated is not None:
-        return here.estimated
-    if parts.config.train.norm_statistics == "averaged" or not rounds_done:
-        return exported(parts.framework, here.state)
-    line, _ = parts.clock.round(rounds_done - 1, parts.clock.chosen(rounds_done - 1))
-    try:
-        return estimated(parts.framework, here.state, np.flatnonzero(line.kept).tolist(), rounds_done - 1)
-    except Diverged as why:
-        parts.observer.warns(f"the model keeps its averaged statistics: {why}")
-        return exported(parts.framework, here.state)
-
-
-def finish_run(parts: Parts, here: Position, status: str) -> Summary:
-    """Write the last checkpoint and model, the tables and the summary. status: how the run ended."""
-    save_checkpoint(parts.folder.checkpoint_path, here.state, here.standing, parts.config)
-    _save_model(parts, here, parts.folder.last_model_path)
-    summary = summarise(parts.folder, parts.config, status)
-    write_tables(parts.folder.path, parts.folder.rounds())
-    write_json(parts.folder.summary_path, asdict(summary))
-    return summary
+# --- Ctrl-C
 
 
 SIGNALS = tuple(  # Ctrl-C, an order to stop, a lost connection
@@ -176,143 +311,3 @@ class Interruptible:
             yield
         finally:
             self._armed = False
-
-
-def train_run(
-    config: RunConfig,
-    out: str | Path,
-    resume: bool | None = False,
-    observer: Observer | None = None,
-    dataset: Dataset | None = None,
-    model: SplitModel | None = None,
-    cuts: CutsRecord | None = None,
-) -> Summary:
-    """Train as the config says and write the run folder `out`. Ctrl-C ends the run cleanly, so that it can go on later.
-
-    resume: True goes on from the folder's checkpoint, or begins anew where the run stopped before its first checkpoint; None
-        goes on where there is a checkpoint and begins otherwise; False begins in an empty folder.
-    observer: is told what happens, for a progress display.
-    dataset, model: given from Python, instead of those that the config names.
-    cuts: the cuts that were chosen for this run before; a run that goes on takes those of its folder.
-    """
-    observer, folder = observer or Observer(), RunFolder(out)
-    config = settled(config, folder, resume, model)
-    with folder.locked():
-        going_on = goes_on(folder, config, resume, observer)
-        folder.clear_scratch()
-        with closing(start_engine(config, observer.warns)) as engine:  # its workers begin while the data are read
-            bench = prepare(config, dataset, model, folder.cuts() if going_on else cuts)
-            framework = find_framework(config.framework)(bench.task)
-            clock = make_clock(bench, framework)
-            return _train(Parts(bench, engine, framework, clock, folder, observer), going_on)
-
-
-def _train(parts: Parts, going_on: bool) -> Summary:
-    """All rounds, then the last model and the summary."""
-    config, clock, folder, observer = parts.config, parts.clock, parts.folder, parts.observer
-    if not going_on:
-        clock.round(0, clock.chosen(0))  # settings of which no round can be made leave no folder behind
-    log = TensorBoard(folder.path) if config.log.tensorboard else None
-    parts.bench.task.feed.on_batch = observer.batch_starts
-    parts.engine.attach(parts.framework, parts.bench.exam)
-    status, stopped = "finished", False  # stopped: whether it was said that a time limit ended an allocation
-    with Interruptible() as interruptible:
-        here = begin(parts, going_on)
-        try:
-            for round_index in range(here.standing.rounds_done, config.train.rounds):
-                line, says = clock.round(round_index, clock.chosen(round_index))
-                if here.now_s + clock.full_s(round_index) > (config.train.budget_s or math.inf):
-                    if round_index == 0:
-                        observer.warns(_too_short(config, clock))
-                    status = "budget"
-                    break
-                if says.get("status") == "time_limit" and not stopped:
-                    stopped = True
-                    observer.warns(_stopped(config, round_index, says))
-                with interruptible():
-                    after, record, estimated = _round(parts, here, round_index, line, says)
-                here = Position(
-                    after,
-                    advance(here.standing, record, parts.bench.task.goal.row.metric),
-                    record.sim_time_s,
-                    estimated,
-                )
-                write_round(parts, here, record)
-                if log is not None:
-                    log.write(record)
-                observer.round_ends(record)
-        except KeyboardInterrupt:
-            status = "interrupted"
-        except Diverged as error:
-            observer.warns(str(error))
-            status = "diverged"
-        finally:
-            observer.run_ends()
-        return finish_run(parts, here, status)
-
-
-def make_clock(bench: Bench, framework: Framework) -> RoundClock:
-    """The clock that times the rounds of a framework in the bench's world."""
-    extras = replace(framework.extras(), moment_bits=NormLayers.of(bench.task.model).moment_bits)
-    return RoundClock(bench.task.config, bench.world, framework.cuts, bench.num_samples, extras)
-
-
-def _is_last(config: RunConfig, clock: RoundClock, round_index: int, now_s: float) -> bool:
-    """Whether this round, which begins at `now_s`, is the last: no round is left, or the next one and its test would exceed the budget."""
-    if round_index + 1 == config.train.rounds:
-        return True
-    if config.train.budget_s is None:
-        return False
-    this_s = clock.full_s(round_index) if is_tested(config.train, round_index) else clock.plain_s(round_index)
-    return now_s + this_s + clock.full_s(round_index + 1) > config.train.budget_s
-
-
-def _round(
-    parts: Parts, here: Position, round_index: int, line: Timeline, says: dict[str, Any]
-) -> tuple[State, RoundRecord, UnitState | None]:
-    """Train one round with the clients that the clock keeps, and look how good the model is now. The last value is the model with
-    estimated statistics, where it was tested with them."""
-    config, framework, observer, task = parts.config, parts.framework, parts.observer, parts.bench.task
-    last, chosen = _is_last(config, parts.clock, round_index, here.now_s), parts.clock.chosen(round_index)
-    began = time.perf_counter()
-    kept = np.flatnonzero(line.kept).tolist()
-    if not kept:
-        observer.warns(_nobody(config, line, round_index))
-    num_samples = sum(task.trained_samples(kept, round_index).values())
-    observer.round_starts(round_index + 1, kept, num_samples)
-    after, result = checked_round(framework, framework.round(here.state, kept, round_index))
-    quality, estimated, estimation_s = None, None, 0.0
-    if last or is_tested(config.train, round_index):
-        observer.evaluation_starts()
-        if config.train.norm_statistics == "averaged":
-            quality = assess(parts.engine, framework, after)
-        else:
-            estimated = assess_estimated(parts.engine, framework, after, kept, round_index)
-            quality, estimation_s = estimated.quality, parts.clock.estimation_s(round_index, chosen)
-            result.bytes.merge(estimated.bytes)
-    wall_s = time.perf_counter() - began
-    record = make_round_record(
-        framework, task, round_index, here.now_s, line, says, result, quality, wall_s,
-        why=why(parts.clock, round_index, chosen), averaged=estimated.averaged if estimated else None, estimation_s=estimation_s,
-    )  # fmt: skip
-    losses = [loss for loss in (record.train_loss, record.test_loss, *record.metrics.values()) if loss is not None]
-    if not all(map(math.isfinite, losses)) or not after.is_finite():
-        raise Diverged(f"a loss or a weight of round {round_index + 1} is no number; lower train.lr")
-    return after, record, estimated.whole if estimated else None
-
-
-def _stopped(config: RunConfig, round_index: int, says: dict[str, Any]) -> str:
-    return (
-        f"allocation.time_limit_s = {config.allocation.time_limit_s:g} ended the allocation of round {round_index + 1} at a proven gap of "
-        f"{says['gap']:.2%}; with more time this round, and later ones of which this is not said again, may be faster"
-    )
-
-
-def _too_short(config: RunConfig, clock: RoundClock) -> str:
-    return f"round 1 takes {seconds(clock.full_s(0), 4)} but train.budget_s is {config.train.budget_s:g}; nothing is trained"
-
-
-def _nobody(config: RunConfig, line: Timeline, round_index: int) -> str:
-    if line.dropped.any():
-        return f"nobody finished round {round_index + 1} within train.tau_s = {config.train.tau_s:g} s; raise it"
-    return f"nobody took part in round {round_index + 1}; the model stays as it is"

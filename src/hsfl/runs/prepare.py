@@ -29,7 +29,7 @@ from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.models.zoo import build
 from hsfl.network.devices import MANY_CLIENTS
-from hsfl.planning.cpsl_clusters import policy_of
+from hsfl.planning.allocators import policy_of
 from hsfl.planning.cuts import check_cuts, choose_cuts, choose_one_cut
 from hsfl.planning.participation import CutTask
 from hsfl.planning.world import World, count_batches, make_world
@@ -87,7 +87,7 @@ def prepare(
     if model is not None:
         check_weights(model)
     fitted = copy.deepcopy(model) or make_model(config, train.shape, dataset.num_classes)
-    fitted = fitted.to(find_device(config.device)).eval()
+    fitted = fitted.to(_find_device(config.device)).eval()
     goal = find_goal(config, dataset)
     check_fits(fitted, _largest(train, dataset), dataset.num_classes, goal.row.targets)
     _check_loss(goal, fitted, train)
@@ -106,7 +106,7 @@ def prepare(
 def _cuts(
     config: RunConfig, world: World, num_samples: np.ndarray, before: CutsRecord | None
 ) -> tuple[tuple[int, ...], str | None]:
-    """The cuts that were chosen before or are chosen now, [K], and what to say of a search that its time limit stopped."""
+    """The cuts [K] that were chosen before, or are chosen now, and what to say of a search that its time limit stopped."""
     if before is not None:
         return check_cuts("the run's cuts (cuts.json)", tuple(before.cuts), config.fleet.min_cut, world), before.note
     return choose_cuts(CutTask.of_run(config, world, num_samples))
@@ -157,7 +157,7 @@ def _check_loss(goal: Goal, model: SplitModel, train: Images) -> None:
 
 def make_images(config: RunConfig, dataset: Dataset, side: str) -> Images:
     """The training or test samples (`side` is "train" or "test") on the config's device, resized to `model.input`."""
-    device = find_device(config.device)
+    device = _find_device(config.device)
     x, y = (dataset.train_x, dataset.train_y) if side == "train" else (dataset.test_x, dataset.test_y)
     if not len(y):
         raise InputError(
@@ -200,7 +200,7 @@ def make_model(config: RunConfig, input_shape: tuple[int, ...], num_classes: int
     return model
 
 
-def find_device(name: str) -> torch.device:
+def _find_device(name: str) -> torch.device:
     """The device "cpu", "cuda" or "mps"; one that torch does not see is an error."""
     ready = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not ready[name]:
@@ -210,7 +210,7 @@ def find_device(name: str) -> torch.device:
 
 def _check_settings(config: RunConfig) -> None:
     """Refuse settings that are wrong whatever the data and the model are."""
-    find_device(config.device)
+    _find_device(config.device)
     _check_policy(config)
     refuse_wherever_given(config)
     clients_per_round, num_clients = config.train.clients_per_round, config.fleet.num_clients

@@ -1,7 +1,4 @@
-"""What a person sees while a run is under way: bars on a terminal, plain lines elsewhere.
-
-A run tells an observer what happens.
-"""
+"""What a person sees while a run is under way: bars on a terminal, plain lines elsewhere. A run tells an `Observer` what happens."""
 
 import re
 import time
@@ -37,27 +34,27 @@ class Observer:
 MANY_CUTS = 200  # above, a heading counts cuts instead of listing them
 
 
-def round_line(record: RoundRecord, rounds: int) -> str:
+def _round_line(record: RoundRecord, rounds: int) -> str:
     """A round in one line."""
-    words = [f"round {record.round:>{len(str(rounds))}}/{rounds}"]
-    words.append("nobody trained" if record.train_loss is None else f"loss {record.train_loss:.4f}")
+    columns = [f"round {record.round:>{len(str(rounds))}}/{rounds}"]
+    columns.append("nobody trained" if record.train_loss is None else f"loss {record.train_loss:.4f}")
     if record.test_accuracy is not None:
-        words.append(f"accuracy {percent(record.test_accuracy):>6}")
+        columns.append(f"accuracy {percent(record.test_accuracy):>6}")
     for name, value in list(record.metrics.items())[:1]:  # the one that is shown first
-        words.append(f"{name.replace('_', ' ')} {significant(value, 4)}")
+        columns.append(f"{name.replace('_', ' ')} {significant(value, 4)}")
     if record.num_kept < record.num_clients:
-        words.append(f"{record.num_kept} of {record.num_clients} clients")
-    words += [f"{seconds(record.sim_time_s)} simulated", f"{record.num_samples / record.wall_s:,.0f} samples/s"]
-    return "  ".join(words)
+        columns.append(f"{record.num_kept} of {record.num_clients} clients")
+    columns += [f"{seconds(record.sim_time_s)} simulated", f"{record.num_samples / record.wall_s:,.0f} samples/s"]
+    return "  ".join(columns)
 
 
-def heading(config: RunConfig, cuts: Sequence[int], name: str | None = None) -> str:
+def _heading(config: RunConfig, cuts: Sequence[int], name: str | None = None) -> str:
     """What is trained, in one line. cuts: [K]. name: shown instead of the framework's name."""
-    each = " ".join(map(str, cuts))
+    cut_list = " ".join(map(str, cuts))
     if len(cuts) > MANY_CUTS:
-        each = ", ".join(f"{cut} ({number:,})" for cut, number in sorted(Counter(cuts).items()))
-    where = f"cuts {each}" if not method(config.framework).pools_data else "data pooled on the server"
-    return f"{name or config.framework}: {config.model.name} on {config.data.name}, {len(cuts)} clients, {where}"
+        cut_list = ", ".join(f"{cut} ({number:,})" for cut, number in sorted(Counter(cuts).items()))
+    cuts_or_pool = f"cuts {cut_list}" if not method(config.framework).pools_data else "data pooled on the server"
+    return f"{name or config.framework}: {config.model.name} on {config.data.name}, {len(cuts)} clients, {cuts_or_pool}"
 
 
 def without_numbers(message: str) -> str:
@@ -68,20 +65,19 @@ def without_numbers(message: str) -> str:
 class Warnings(Observer):
     """Shows nothing but warnings, and each of them once.
 
-    said: the warnings of the other runs, where there are many. A warning that differs from these in numbers alone is
-    not
-    repeated: the steps of two frameworks differ, and the advice is the same.
+    shown_warnings: the warnings of the other runs, where there are many. A warning that differs from these in numbers alone is
+    not repeated: the steps of two frameworks differ, and the advice is the same.
     """
 
-    def __init__(self, console: Console, name: str | None = None, said: set[str] | None = None) -> None:
-        self.console, self.name, self.one_of_many = console, name, said is not None
-        self.said = set[str]() if said is None else said
+    def __init__(self, console: Console, name: str | None = None, shown_warnings: set[str] | None = None) -> None:
+        self.console, self.name, self.one_of_many = console, name, shown_warnings is not None
+        self.shown_warnings = set[str]() if shown_warnings is None else shown_warnings
 
     def warns(self, message: str) -> None:
-        what = without_numbers(message) if self.one_of_many else message
-        if what in self.said:
+        warning = without_numbers(message) if self.one_of_many else message
+        if warning in self.shown_warnings:
             return
-        self.said.add(what)
+        self.shown_warnings.add(warning)
         self.console.print(Text.assemble(("warning:", "yellow"), " ", message), soft_wrap=True)
 
 
@@ -91,7 +87,7 @@ class Lines(Warnings):
     def run_starts(self, config: RunConfig, cuts: Sequence[int], rounds_done: int) -> None:
         self.rounds, self.first, self.started = config.train.rounds, rounds_done, time.monotonic()
         self.budget_s = config.train.budget_s
-        self.console.print(heading(config, cuts, self.name), soft_wrap=True)
+        self.console.print(_heading(config, cuts, self.name), soft_wrap=True)
 
     def round_ends(self, record: RoundRecord) -> None:
         a_round_s = (time.monotonic() - self.started) / (record.round - self.first)
@@ -99,7 +95,7 @@ class Lines(Warnings):
         if self.budget_s is not None:
             rounds_left = min(rounds_left, int((self.budget_s - record.sim_time_s) / max(record.round_s, 1e-12)))
         left = f"  {duration(a_round_s * rounds_left)} left" if rounds_left > 0 else ""
-        self.console.print(round_line(record, self.rounds) + left, soft_wrap=True)
+        self.console.print(_round_line(record, self.rounds) + left, soft_wrap=True)
 
 
 class Bars(Lines):
@@ -130,15 +126,17 @@ class Bars(Lines):
         self.bars.update(self.round_bar, completed=self.num_samples, note="testing")
 
     def round_ends(self, record: RoundRecord) -> None:
-        self.bars.console.print(round_line(record, self.rounds), soft_wrap=True)
+        self.bars.console.print(_round_line(record, self.rounds), soft_wrap=True)
         self.bars.update(self.run_bar, completed=record.round)
 
     def run_ends(self) -> None:
         self.bars.stop()
 
 
-def observer(console: Console, quiet: bool = False, name: str | None = None, said: set[str] | None = None) -> Observer:
-    """Bars on a terminal, lines elsewhere, and with `quiet` warnings alone. said: warnings of other runs, not to be repeated."""
+def observer(
+    console: Console, quiet: bool = False, name: str | None = None, shown_warnings: set[str] | None = None
+) -> Observer:
+    """Bars on a terminal, lines elsewhere, and with `quiet` warnings alone. shown_warnings: those of other runs, not to be repeated."""
     if quiet:
-        return Warnings(console, said=said)
-    return Bars(console, name, said) if console.is_terminal else Lines(console, name, said)
+        return Warnings(console, shown_warnings=shown_warnings)
+    return Bars(console, name, shown_warnings) if console.is_terminal else Lines(console, name, shown_warnings)

@@ -1,10 +1,8 @@
-"""Which plugins a run used. Its folder keeps that as plain data, which is compared before the run goes on or is looked into.
+"""What a run folder keeps so that the run can be made again: which plugins it used, and copies of the files that its config names.
 
-Nothing here loads a plugin: a folder can ask for a plugin, and only the user can give it.
-
-The files that a config names, copied into the run's folder, so that the run can be made again and go on elsewhere.
-
-Data sets are not copied: they may be large, and a device's own data stay where they are.
+Plugins are kept as plain data, which is compared before the run goes on or is looked into. Nothing here loads a plugin: a folder
+can ask for a plugin, and only the user can give it. Data sets are not copied: they may be large, and a device's own data stay
+where they are. The machine, the versions and the digests of input files are in `environment`.
 """
 
 import shlex
@@ -20,13 +18,15 @@ from hsfl.files import read_record, write_atomic
 from hsfl.framework_table import METHODS
 from hsfl.runs.records import PluginsRecord
 
-FILE = "plugins.json"
+PLUGINS_FILE = "plugins.json"
 
 
 def names_of(config: RunConfig) -> list[tuple[str, str]]:
     """The names that a run uses and a plugin may have registered, as (kind, name). `own` is replaced by the framework's policy."""
-    own = METHODS[config.framework].own_policy if config.framework in METHODS else ""
-    return [(kind, own) if (kind, name) == ("policy", "own") else (kind, name) for kind, name in config.named()]
+    framework_policy = METHODS[config.framework].own_policy if config.framework in METHODS else ""
+    return [
+        (kind, framework_policy) if (kind, name) == ("policy", "own") else (kind, name) for kind, name in config.named()
+    ]
 
 
 def plugin_record(config: RunConfig) -> dict[str, Any] | None:
@@ -55,17 +55,17 @@ def check_plugins(folder: Path, config: RunConfig) -> None:
                 f"{folder} was run with {kind} {name!r} from {file}; give it again: --plugin {_spec(file, name)}"
             )
         plugin = plugins.owner(kind, name)
-        now = plugin.sha256 if plugin is not None else ""
-        if sha256 != now:
+        current_sha256 = plugin.sha256 if plugin is not None else ""
+        if sha256 != current_sha256:
             raise InputError(
-                f"{folder} was run with another {file} (sha256 {_short(sha256)}, now {_short(now)}); put the original file "
+                f"{folder} was run with another {file} (sha256 {_short(sha256)}, now {_short(current_sha256)}); put the original file "
                 "back, or run again into a new folder"
             )
 
 
 def _recorded(folder: Path) -> list[tuple[str, str, str]]:
     """(file, sha256, what the file gives) for each thing that a folder's run had from a plugin; empty if it had none."""
-    path = folder / FILE
+    path = folder / PLUGINS_FILE
     if not path.exists():
         return []
     record: PluginsRecord = read_record(path, PluginsRecord)

@@ -1,20 +1,11 @@
-"""The files of a run folder as checked records, apart from its rounds (`round_records`): what each file holds, and what its
-numbers must satisfy.
+"""The files of a run folder as checked records: what each file holds, and what its numbers must satisfy.
 
 A file may have been damaged, or edited by hand. `hsfl.files.read_record` turns it into one of these records, or into one line
 that names the file, the field and its value. Fields that a record does not know (of later versions) are left aside.
 
-Where a fleet is large, lists over clients are empty, and a `crowd` holds quantiles instead (`runs.crowds`).
-
-Legend: K clients, C classes, Q quantiles.
-
-A line of rounds.jsonl as a checked record: what a round writes down, and what its numbers must satisfy.
-
-Where a fleet is large, lists over clients are empty, and a `crowd` holds quantiles instead (`runs.crowds`).
+Where a fleet is large, lists over clients are empty, and a `crowd` holds quantiles instead (`write_records` computes them).
 
 Legend: K clients, C classes, I subchannels, Q quantiles.
-
-Numbers in the files of a run folder: what each kind may be, and how long a list over clients must be.
 """
 
 import math
@@ -38,10 +29,13 @@ Count = Annotated[int, Field(ge=0, le=2**62)]
 Index = Annotated[int, Field(ge=0, le=2**31)]
 
 
-def check_length(name: str, values: Sequence[Any], num_clients: int) -> None:
+def _check_length(name: str, values: Sequence[Any], num_clients: int) -> None:
     """Refuse a list over clients that has not one entry for each client. name: of the list, for the error."""
     if len(values) != num_clients:
         raise ValueError(f"{name} has {len(values)} entries and the number of clients is {num_clients}")
+
+
+# --- rounds.jsonl
 
 
 class Times(TypedDict):
@@ -152,8 +146,8 @@ class RoundRecord:
 
     def value(self, quantity: str) -> float | None:
         """A loss, an accuracy or a metric by its name; None where the round was not evaluated or has no such metric."""
-        found: float | None = getattr(self, quantity) if quantity in RECORDED else self.metrics.get(quantity)
-        return found
+        recorded: float | None = getattr(self, quantity) if quantity in RECORDED else self.metrics.get(quantity)
+        return recorded
 
 
 WHERE_ESTIMATED = (
@@ -188,14 +182,14 @@ def _consistent_round(record: RoundRecord) -> RoundRecord:
         _check_crowd(record)
         return record
     for phase, times in record.phases.items():
-        check_length(f"phases.{phase}.start_s", times["start_s"], num_clients)
-        check_length(f"phases.{phase}.end_s", times["end_s"], num_clients)
+        _check_length(f"phases.{phase}.start_s", times["start_s"], num_clients)
+        _check_length(f"phases.{phase}.end_s", times["end_s"], num_clients)
     for phase, took_s in (record.measured or {}).items():
-        check_length(f"measured.{phase}", took_s, num_clients)
-    says: dict[str, Any] = dict(record.allocation)
+        _check_length(f"measured.{phase}", took_s, num_clients)
+    allocation_note: dict[str, Any] = dict(record.allocation)
     for name in PER_CLIENT:
-        if name in says:
-            check_length(f"allocation.{name}", says[name], num_clients)
+        if name in allocation_note:
+            _check_length(f"allocation.{name}", allocation_note[name], num_clients)
     return record
 
 
@@ -203,9 +197,13 @@ def _check_crowd(record: RoundRecord) -> None:
     """Refuse lists over clients beside a crowd, and a crowd with a wrong number of quantiles."""
     assert record.crowd is not None
     for name in ("cuts", "started", "kept", "waiting_s", "phases"):
-        check_length(name, getattr(record, name), 0)
-    each = {f"phases_s.{phase}": values for phase, values in record.crowd["phases_s"].items()}
-    for name, values in {"finish_s": record.crowd["finish_s"], "waiting_s": record.crowd["waiting_s"], **each}.items():
+        _check_length(name, getattr(record, name), 0)
+    phase_quantiles = {f"phases_s.{phase}": values for phase, values in record.crowd["phases_s"].items()}
+    for name, values in {
+        "finish_s": record.crowd["finish_s"],
+        "waiting_s": record.crowd["waiting_s"],
+        **phase_quantiles,
+    }.items():
         if len(values) != len(QUANTILES):
             raise ValueError(f"crowd.{name} has {len(values)} entries, not {len(QUANTILES)} quantiles")
 
@@ -219,6 +217,9 @@ def _check_clients(name: str, clients: Sequence[int], num_clients: int) -> None:
 
 
 CheckedRound = Annotated[RoundRecord, AfterValidator(_consistent_round)]
+
+
+# --- the other files
 
 
 class ClientsCrowd(TypedDict):
@@ -257,10 +258,10 @@ class ClientsRecord:
 
 def _consistent_clients(record: ClientsRecord) -> ClientsRecord:
     for name in ("class_counts", "cuts", "max_cut", "cpu_hz", "max_power_w"):
-        check_length(name, getattr(record, name), len(record.num_samples))
+        _check_length(name, getattr(record, name), len(record.num_samples))
     for name in ("names", "flops_per_s"):
         if getattr(record, name) is not None:
-            check_length(name, getattr(record, name), len(record.num_samples))
+            _check_length(name, getattr(record, name), len(record.num_samples))
     for k, counts in enumerate(record.class_counts):
         if len(counts) != len(record.class_names):
             raise ValueError(f"class_counts[{k}] has {len(counts)} entries but class_names {len(record.class_names)}")

@@ -1,6 +1,9 @@
-"""How a run begins: anew in an empty folder, or from the checkpoint of a run that stopped.
+"""How a run begins: anew in an empty folder, or resumed from the checkpoint of a run that stopped.
 
-What the rounds of a run work with, and where a run stands between two rounds.
+`resumes_from_checkpoint` decides which of the two it is, and refuses to go on with other settings, plugins or input files than
+the run began with. `begin_or_resume` gives the first or the saved state. Rounds that the checkpoint has not seen are forgotten
+and made again, with the same numbers. `Parts` is what the rounds of a run work with, `Position` where a run stands between two
+rounds.
 """
 
 from collections.abc import Sequence
@@ -49,13 +52,13 @@ class Position:
 
     state: State
     standing: RunStanding
-    now_s: float  # simulated seconds since the run began
+    sim_time_s: float  # simulated seconds since the run began
     estimated: UnitState | None = (
         None  # the joined model with estimated statistics, where the last round estimated them
     )
 
 
-def settled(config: RunConfig, folder: RunFolder, resume: bool | None, model: SplitModel | None) -> RunConfig:
+def resolve_config(config: RunConfig, folder: RunFolder, resume: bool | None, model: SplitModel | None) -> RunConfig:
     """The config after its plugins are loaded. Where the run may go on, they are checked against those of the
     folder."""
     plugins.load_plugins_of(config.plugins)
@@ -68,7 +71,7 @@ def settled(config: RunConfig, folder: RunFolder, resume: bool | None, model: Sp
     return config
 
 
-def goes_on(folder: RunFolder, config: RunConfig, resume: bool | None, observer: Observer) -> bool:
+def resumes_from_checkpoint(folder: RunFolder, config: RunConfig, resume: bool | None, observer: Observer) -> bool:
     """Whether the run goes on from a checkpoint. A run that stopped before its first checkpoint is cleared."""
     if resume is False:
         folder.check_free()
@@ -87,52 +90,52 @@ def goes_on(folder: RunFolder, config: RunConfig, resume: bool | None, observer:
     return False
 
 
-def begin(parts: Parts, going_on: bool) -> Position:
+def begin_or_resume(parts: Parts, going_on: bool) -> Position:
     """The first state, or that of the checkpoint; the folder gets its first files, the observer hears of the run."""
     config, framework, folder, observer = parts.config, parts.framework, parts.folder, parts.observer
     _warn_of_threads(folder, parts.engine, going_on, observer)
-    state, standing = _start(parts, going_on)
+    state, standing = _first_or_saved_state(parts, going_on)
     if not folder.cuts_path.exists():
         folder.write_cuts(parts.bench.cuts)
     folder.write_task(parts.bench.task.goal.row)
     notes = [*parts.bench.notes, *fleet_notes(config), *_policy_notes(config)]
     write_json(folder.clients_path, asdict(clients_record(parts.bench, framework.cuts, notes)))
-    now_s = folder.rounds()[-1].sim_time_s if standing.rounds_done else 0.0
+    sim_time_s = folder.rounds()[-1].sim_time_s if standing.rounds_done else 0.0
     observer.run_starts(config, framework.cuts, standing.rounds_done)
-    planned = parts.bench.plan_note
-    for note in [*notes, *([planned] if planned else [])]:
+    plan_note = parts.bench.plan_note
+    for note in [*notes, *([plan_note] if plan_note else [])]:
         observer.warns(note)
-    return Position(state, standing, now_s)
+    return Position(state, standing, sim_time_s)
 
 
-def _warn_of_threads(folder: RunFolder, engine: Engine, resume: bool, observer: Observer) -> None:
+def _warn_of_threads(folder: RunFolder, engine: Engine, going_on: bool, observer: Observer) -> None:
     """Warn where a run goes on with another number of threads: sums depend on how torch divides them among threads."""
-    before = folder.environment().num_threads if resume else None
+    before = folder.environment().num_threads if going_on else None
     if before is not None and before != engine.num_threads:
         observer.warns(
             f"the run began with {before} threads and goes on with {engine.num_threads}: last digits may differ"
         )
 
 
-def _start(parts: Parts, resume: bool) -> tuple[State, RunStanding]:
+def _first_or_saved_state(parts: Parts, going_on: bool) -> tuple[State, RunStanding]:
     """The state to begin with, and the folder's rounds cut to those that the state has seen."""
     folder, config = parts.folder, parts.config
     state, standing = parts.framework.init(), RunStanding(0, None, None)
-    if resume:
+    if going_on:
         state, standing = load_checkpoint(folder.checkpoint_path, state, config)
         if config.train.rounds < standing.rounds_done:
             raise InputError(
                 f"train.rounds is {config.train.rounds} but {folder.path} has done {standing.rounds_done}; raise it"
             )
         folder.keep_rounds(standing.rounds_done)
-        _check_cuts(folder, parts.framework.cuts)
+        _check_same_cuts(folder, parts.framework.cuts)
         folder.write_config(config)
     else:
         folder.create(config, parts.engine.num_threads)
     return state, standing
 
 
-def _check_cuts(folder: RunFolder, cuts: Sequence[int]) -> None:
+def _check_same_cuts(folder: RunFolder, cuts: Sequence[int]) -> None:
     """Refuse to go on with other cuts than those of the run's rounds: cuts.json may have been edited, or it is missing
     and the cuts were searched again."""
     if (before := folder.rounds()[-1:]) and before[0].crowd is None and before[0].cuts != list(cuts):

@@ -12,7 +12,7 @@ ROUND_FIELDS = (
     *("kept", "dropped", "bytes"),  # numbers of clients; bytes on all links
 )
 MORE_ROUND_FIELDS = ("round_s", "wall_s", "num_samples", "lr", "straggler")
-AVERAGED = ("test_loss", "test_accuracy", "balanced_accuracy")  # fields of `round_records.Averaged`
+AVERAGED = ("test_loss", "test_accuracy", "balanced_accuracy")  # fields of `records.Averaged`
 PHASE_FIELDS = (
     "round",
     "client",

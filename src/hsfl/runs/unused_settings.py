@@ -27,8 +27,8 @@ from hsfl.data.registry import READERS
 from hsfl.errors import InputError, known
 from hsfl.framework_table import method
 from hsfl.models.recipes import find_recipe
-from hsfl.planning.cpsl_clusters import policy_of
-from hsfl.planning.cuts import one_each
+from hsfl.planning.allocators import policy_of
+from hsfl.planning.cuts import cut_for_each
 from hsfl.planning.fleet_from_file import described
 from hsfl.runs.studies.contenders import contender, split_label
 from hsfl.runs.unused_settings_rules import UNUSED
@@ -82,7 +82,7 @@ def refuse_wherever_given(config: RunConfig) -> None:
     for name, reasons in UNUSED.items():
         for reason in reasons:
             if reason.wherever_given and reason.holds(config) and not _is_default(name, config):
-                raise _refusal(name, config, reason.words_for(config))
+                raise _refusal(name, config, reason.sentence_for(config))
 
 
 def _typed(changes: Iterable[str]) -> set[str]:
@@ -114,7 +114,7 @@ def _why_unused(name: str, config: RunConfig, planning: bool) -> str | None:
     if name.startswith("options."):
         return _why_unused_option(name.split(".")[1], config)
     reasons = (reason for reason in UNUSED.get(name, ()) if not (planning and reason.runs_only))
-    return next((reason.words_for(config) for reason in reasons if reason.holds(config)), None)
+    return next((reason.sentence_for(config) for reason in reasons if reason.holds(config)), None)
 
 
 def _why_unused_option(owner: str, config: RunConfig) -> str | None:
@@ -133,7 +133,7 @@ def _file_settings(source: str | Path | None) -> tuple[list[RunConfig], set[str]
     if source is None or str(source) in presets() or is_of_a_run(source):
         return [], set()
     tree: Mapping[str, Any] = read_tree(str(source))
-    names = set(flatten({name: part for name, part in tree.items() if name != "plugins"}))
+    names = set(flatten({name: value for name, value in tree.items() if name != "plugins"}))
     try:
         return [parse_config(tree)], names
     except InputError:
@@ -163,4 +163,4 @@ def _check_cuts(config: RunConfig) -> None:
         ("fleet.one_cut", config.fleet.one_cut, 1),
     ):
         if isinstance(value, int | tuple):
-            one_each(name, value, num_clients, num_units)
+            cut_for_each(name, value, num_clients, num_units)

@@ -13,7 +13,8 @@ from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.framework_table import copy_per_client_names, method
 from hsfl.models.recipes import find_recipe
 from hsfl.network.devices import MANY_CLIENTS
-from hsfl.planning.cpsl_clusters import plans_one_cut, policy_of, takes_turns
+from hsfl.planning.allocators import policy_of
+from hsfl.planning.cpsl_policy import plans_one_cut, takes_turns
 from hsfl.planning.cuts import looks_at_cuts
 
 Predicate = Callable[[RunConfig], bool]
@@ -23,11 +24,11 @@ Predicate = Callable[[RunConfig], bool]
 class Reason:
     """Why a setting has no effect in a config for which `holds` is true.
 
-    words: follow "has no effect:". {c} is the config, {with_copies} names the frameworks that train a copy per client.
+    sentence: follows "has no effect:". {c} is the config, {with_copies} names the frameworks that train a copy per client.
     """
 
     holds: Predicate
-    words: str
+    sentence: str
     runs_only: bool = False  # not for plans, which search cuts and allocate for HSFL whatever the config says
     wherever_given: bool = False  # `prepare` refuses the setting even where a preset or a run folder gives it
 
@@ -35,81 +36,81 @@ class Reason:
         """The reason, which does not hold for a config that is exempt."""
         return replace(self, holds=lambda c: not exempt(c) and self.holds(c))
 
-    def words_for(self, config: RunConfig) -> str:
-        """The words, with names and values of the config."""
-        return self.words.format(c=config, with_copies=", ".join(copy_per_client_names()))
+    def sentence_for(self, config: RunConfig) -> str:
+        """The sentence, with names and values of the config."""
+        return self.sentence.format(c=config, with_copies=", ".join(copy_per_client_names()))
 
 
-def needs(setting: str, *values: str) -> Reason:
+def _needs(setting: str, *values: str) -> Reason:
     """The setting is used only where another setting has one of some values."""
     wanted = f"{setting}={' or '.join(values)}"
     return Reason(lambda c: attrgetter(setting)(c) not in values, f"it is for {wanted}; set that, or leave it out")
 
 
-def decided_by(setting: str) -> Reason:
+def _decided_by(setting: str) -> Reason:
     """The setting is not used where another setting is given."""
-    words = f"{setting} decides it; leave one of the two out"
-    return Reason(lambda c: attrgetter(setting)(c) is not None, words)
+    sentence = f"{setting} decides it; leave one of the two out"
+    return Reason(lambda c: attrgetter(setting)(c) is not None, sentence)
 
 
-def framework_that(trait: str, holds: Predicate) -> Reason:
+def _framework_that(trait: str, holds: Predicate) -> Reason:
     """The setting is not used in runs of frameworks with a trait; a plan is made for HSFL."""
     return Reason(holds, f"{{c.framework}} {trait}; leave it out, or choose another framework", runs_only=True)
 
 
-def pools_data(c: RunConfig) -> bool:
+def _pools_data(c: RunConfig) -> bool:
     return method(c.framework).pools_data
 
 
-def has_no_copies(c: RunConfig) -> bool:
+def _has_no_copies(c: RunConfig) -> bool:
     return not method(c.framework).copy_per_client
 
 
-def keeps_even(c: RunConfig) -> bool:
-    return has_no_copies(c) and not takes_turns(c)
+def _keeps_even(c: RunConfig) -> bool:
+    return _has_no_copies(c) and not takes_turns(c)
 
 
-def is_uncut(c: RunConfig) -> bool:
+def _is_uncut(c: RunConfig) -> bool:
     return method(c.framework).timing.cut != "any"
 
 
-def is_whole_on_clients(c: RunConfig) -> bool:
+def _is_whole_on_clients(c: RunConfig) -> bool:
     return method(c.framework).timing.cut == "whole"
 
 
-def ignores_storage(c: RunConfig) -> bool:
-    return is_uncut(c) and not (is_whole_on_clients(c) and c.options.fl.needs_storage)
+def _ignores_storage(c: RunConfig) -> bool:
+    return _is_uncut(c) and not (_is_whole_on_clients(c) and c.options.fl.needs_storage)
 
 
-def gives_no_memory(c: RunConfig) -> bool:
+def _gives_no_memory(c: RunConfig) -> bool:
     in_file = c.fleet.file is not None and fleet_file.read_fleet_file(c.fleet.file).gives_memory
     return c.fleet.storage_bits is None and not in_file
 
 
-def has_one_cut(c: RunConfig) -> bool:
+def _has_one_cut(c: RunConfig) -> bool:
     """Whether one cut for all clients decides that is not taken from the numbers of `fleet.cuts`."""
     return not looks_at_cuts(c) and (isinstance(c.fleet.cuts, str) or c.fleet.one_cut is not None)
 
 
-def has_radio(c: RunConfig) -> bool:
+def _has_radio(c: RunConfig) -> bool:
     return c.network.kind == "ofdma"
 
 
-def searches_no_cuts(c: RunConfig) -> bool:
+def _searches_no_cuts(c: RunConfig) -> bool:
     return c.fleet.cuts != "planned" or not looks_at_cuts(c)
 
 
-def is_at_prices(c: RunConfig) -> bool:
+def _is_at_prices(c: RunConfig) -> bool:
     """Whether cuts answer to prices (docs/allocation.md), because there are many clients or several cells."""
-    return has_radio(c) and (c.network.cells > 1 or c.fleet.num_clients > MANY_CLIENTS)
+    return _has_radio(c) and (c.network.cells > 1 or c.fleet.num_clients > MANY_CLIENTS)
 
 
-def is_own_model(c: RunConfig) -> bool:
+def _is_own_model(c: RunConfig) -> bool:
     return c.model.name == OWN_MODEL
 
 
 # Model and training
-GIVEN_MODEL = Reason(is_own_model, "the model was given itself, and is trained as it is; leave it out")
+GIVEN_MODEL = Reason(_is_own_model, "the model was given itself, and is trained as it is; leave it out")
 NO_NORM = Reason(lambda c: not find_recipe(c.model.name).has_norm, "{c.model.name} has no BatchNorm; leave it out")
 OTHER_NORM = Reason(lambda c: c.model.norm != "batch", "model.norm={c.model.norm} leaves no BatchNorm; leave it out")
 NO_STEM = Reason(lambda c: not find_recipe(c.model.name).stem, "{c.model.name} has no stem to choose; leave it out")
@@ -117,18 +118,18 @@ WAITS_FOR_ALL = Reason(
     lambda c: not method(c.framework).timing.tau,
     "{c.framework} drops nobody: its clients wait for each other, or there are none; leave it out",
 )
-NOBODY_IS_AWAY = Reason(pools_data, "the data are on the server, and no client can be away; leave it out")
+NOBODY_IS_AWAY = Reason(_pools_data, "the data are on the server, and no client can be away; leave it out")
 COPIES = "leave it out, or choose one of {with_copies}"
-NO_COPIES = Reason(has_no_copies, f"{{c.framework}} does not train a copy per client; {COPIES}", wherever_given=True)
-ONE_PROCESS = Reason(has_no_copies, f"{{c.framework}} trains clients in turn or in step, in one process; {COPIES}")
+NO_COPIES = Reason(_has_no_copies, f"{{c.framework}} does not train a copy per client; {COPIES}", wherever_given=True)
+ONE_PROCESS = Reason(_has_no_copies, f"{{c.framework}} trains clients in turn or in step, in one process; {COPIES}")
 ALL_TAKE_PART = Reason(
     lambda c: c.train.clients_per_round is None,
     "all clients take part in every round; set train.clients_per_round, or leave it out",
 )
 
 # Devices and links
-IN_FLEET_FILE, IN_HISTORY = decided_by("fleet.file"), decided_by("network.history")
-NEEDS_RADIO, NEEDS_MEASURED = needs("network.kind", "ofdma"), needs("network.kind", "measured")
+IN_FLEET_FILE, IN_HISTORY = _decided_by("fleet.file"), _decided_by("network.history")
+NEEDS_RADIO, NEEDS_MEASURED = _needs("network.kind", "ofdma"), _needs("network.kind", "measured")
 NOTHING_DRAWN = Reason(
     lambda c: c.fleet.file is not None and c.network.history is not None,
     "fleet.file and network.history leave nothing to draw; leave it out",
@@ -145,29 +146,29 @@ CELL_ANTENNAS = Reason(
     lambda c: c.network.cells > 1,
     "both servers send from the antenna of every cell (network.cells_m); leave it out",
 )
-ON_SERVER_ALONE = framework_that("trains on the server alone, to which clients send their data once", pools_data)
-NO_MAIN_SERVER = framework_that("has no main server: clients train the whole model", is_whole_on_clients)
+ON_SERVER_ALONE = _framework_that("trains on the server alone, to which clients send their data once", _pools_data)
+NO_MAIN_SERVER = _framework_that("has no main server: clients train the whole model", _is_whole_on_clients)
 
 # Cuts and allocation
-UNCUT = framework_that("does not cut the model", is_uncut)
-ONE_CUT = framework_that("has one cut for all clients, and fleet.one_cut gives it", has_one_cut)
+UNCUT = _framework_that("does not cut the model", _is_uncut)
+ONE_CUT = _framework_that("has one cut for all clients, and fleet.one_cut gives it", _has_one_cut)
 NOT_ONE_CUT = Reason(
-    lambda c: is_uncut(c) or method(c.framework).own_cuts,
+    lambda c: _is_uncut(c) or method(c.framework).own_cuts,
     "it is for frameworks with one cut for all clients; set fleet.cuts, or leave it out",
 )
-ANY_STORAGE = framework_that(
-    "does not ask what a client can hold (FL asks with options.fl.needs_storage=true)", ignores_storage
+ANY_STORAGE = _framework_that(
+    "does not ask what a client can hold (FL asks with options.fl.needs_storage=true)", _ignores_storage
 )
 NO_MEMORY = Reason(
-    gives_no_memory, "no memory is given; give fleet.storage_bits or a fleet.file with memory, or leave it out"
+    _gives_no_memory, "no memory is given; give fleet.storage_bits or a fleet.file with memory, or leave it out"
 )
-KEEPS_EVEN = framework_that("keeps the even allocation", keeps_even)
+KEEPS_EVEN = _framework_that("keeps the even allocation", _keeps_even)
 POLICY_IS_EVEN = Reason(
     lambda c: c.allocation.policy == "even",
     "the even allocation solves nothing; set allocation.policy=proposed, or leave it out",
     runs_only=True,
 )
-NO_SEARCH = Reason(searches_no_cuts, "no cuts are searched; set fleet.cuts=planned, or leave it out", runs_only=True)
+NO_SEARCH = Reason(_searches_no_cuts, "no cuts are searched; set fleet.cuts=planned, or leave it out", runs_only=True)
 CUTS_BY_RULE = Reason(
     lambda c: policy_of(c).chooses_cuts,
     "the policy has a rule for cuts and searches none; leave it out, or take another policy",
@@ -179,7 +180,7 @@ CUTS_WITHOUT_ROUNDS = Reason(
     runs_only=True,
 )
 AT_PRICES = Reason(
-    is_at_prices,
+    _is_at_prices,
     f"cuts of several cells, and of more than {MANY_CLIENTS} clients, answer to prices and are not searched; leave it out",
 )
 TAKES_TURNS = Reason(takes_turns, "CPSL deals subchannels by its rule; leave it out", runs_only=True)
@@ -193,9 +194,9 @@ UNUSED: dict[str, list[Reason]] = {
     "model.stem": [GIVEN_MODEL, NO_STEM],
     "model.dropout": [GIVEN_MODEL],
     "model.init_weights": [GIVEN_MODEL],
-    "data.alpha": [needs("data.partition", "dirichlet", "quantity_skew")],
-    "data.classes_per_client": [needs("data.partition", "shards")],
-    "data.split": [needs("data.name", "ham10000")],
+    "data.alpha": [_needs("data.partition", "dirichlet", "quantity_skew")],
+    "data.classes_per_client": [_needs("data.partition", "shards")],
+    "data.split": [_needs("data.name", "ham10000")],
     "fleet.seed": [NOTHING_DRAWN],
     "fleet.cuts": [UNCUT, ONE_CUT],
     "fleet.one_cut": [NOT_ONE_CUT],
@@ -205,9 +206,9 @@ UNUSED: dict[str, list[Reason]] = {
     "fleet.cpu_floor_hz": [IN_FLEET_FILE, CPU_ABOVE_0, IN_HISTORY, ON_SERVER_ALONE],
     "fleet.flops_per_cycle": [IN_FLEET_FILE, ON_SERVER_ALONE],
     "fleet.max_power_w": [IN_FLEET_FILE, NEEDS_RADIO],
-    "fleet.heterogeneity": [IN_HISTORY.unless(has_radio)],
-    "fleet.storage_bits": [decided_by("fleet.max_cut"), ANY_STORAGE],
-    "fleet.storage": [decided_by("fleet.max_cut"), NO_MEMORY, ANY_STORAGE],
+    "fleet.heterogeneity": [IN_HISTORY.unless(_has_radio)],
+    "fleet.storage_bits": [_decided_by("fleet.max_cut"), ANY_STORAGE],
+    "fleet.storage": [_decided_by("fleet.max_cut"), NO_MEMORY, ANY_STORAGE],
     "network.cells": [NEEDS_RADIO],
     "network.cells_m": [NEEDS_RADIO, NO_PLACES, ONE_CELL],
     "network.num_subchannels": [NEEDS_RADIO],
@@ -215,7 +216,7 @@ UNUSED: dict[str, list[Reason]] = {
     "network.noise_w": [NEEDS_RADIO],
     "network.fading": [NEEDS_RADIO, IN_HISTORY],
     "network.gain_floor": [NEEDS_RADIO, IN_HISTORY],
-    "network.radius_m": [NEEDS_RADIO, decided_by("network.positions_m"), IN_HISTORY],
+    "network.radius_m": [NEEDS_RADIO, _decided_by("network.positions_m"), IN_HISTORY],
     "network.positions_m": [NEEDS_RADIO, IN_HISTORY],
     "network.main_m": [NEEDS_RADIO, NO_PLACES, CELL_ANTENNAS, IN_HISTORY, NO_MAIN_SERVER],
     "network.edge_m": [NEEDS_RADIO, NO_PLACES, CELL_ANTENNAS, IN_HISTORY, ON_SERVER_ALONE],
@@ -235,16 +236,16 @@ UNUSED: dict[str, list[Reason]] = {
     "network.edge_power_w": [NEEDS_RADIO, ON_SERVER_ALONE],
     "network.speed_std": [ON_SERVER_ALONE, IN_HISTORY],
     "train.tau_s": [WAITS_FOR_ALL],
-    "train.momentum": [needs("train.optimizer", "momentum")],
-    "train.step_rounds": [needs("train.schedule", "step")],
-    "train.step_factor": [needs("train.schedule", "step")],
+    "train.momentum": [_needs("train.optimizer", "momentum")],
+    "train.step_rounds": [_needs("train.schedule", "step")],
+    "train.step_factor": [_needs("train.schedule", "step")],
     "train.proximal_mu": [NO_COPIES],
     "train.clients_per_round": [NOBODY_IS_AWAY],
     "train.choose": [NO_COPIES, ALL_TAKE_PART],
     "train.receivers": [NO_COPIES, ALL_TAKE_PART.unless(lambda c: c.train.drop_rate > 0)],
     "train.drop_rate": [NOBODY_IS_AWAY],
-    "train.norm_statistics": [NO_NORM.unless(is_own_model), OTHER_NORM.unless(is_own_model)],
-    "train.norm_batches": [needs("train.norm_statistics", "estimated")],
+    "train.norm_statistics": [NO_NORM.unless(_is_own_model), OTHER_NORM.unless(_is_own_model)],
+    "train.norm_batches": [_needs("train.norm_statistics", "estimated")],
     "allocation.policy": [KEEPS_EVEN.unless(lambda c: c.allocation.policy == "own")],
     "allocation.cuts": SEARCH,
     "allocation.samples": [
@@ -257,10 +258,10 @@ UNUSED: dict[str, list[Reason]] = {
     "allocation.gap": SOLVER,
     "allocation.time_limit_s": SOLVER,
     "allocation.plan_time_limit_s": SEARCH,
-    "allocation.population": [*SEARCH, needs("allocation.cuts", "ga")],
-    "allocation.patience": [*SEARCH, needs("allocation.cuts", "descent", "ga")],
+    "allocation.population": [*SEARCH, _needs("allocation.cuts", "ga")],
+    "allocation.patience": [*SEARCH, _needs("allocation.cuts", "descent", "ga")],
     "engine.name": [ONE_PROCESS],
-    "engine.workers": [needs("engine.name", "workers", "ray")],
-    "engine.threads": [needs("engine.name", "workers", "ray")],
-    "engine.address": [needs("engine.name", "ray")],
+    "engine.workers": [_needs("engine.name", "workers", "ray")],
+    "engine.threads": [_needs("engine.name", "workers", "ray")],
+    "engine.address": [_needs("engine.name", "ray")],
 }

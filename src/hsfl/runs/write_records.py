@@ -1,6 +1,5 @@
-"""What a run writes down: a record for each round, a summary at its end, and TensorBoard's events on request.
-
-What the files of a run hold of a large fleet: quantiles, the straggler and the drops, instead of a list over clients.
+"""What a run writes down: a record of its clients when it begins, a record of each round, a summary at its end, and TensorBoard's
+events on request. Of a large fleet, the records hold quantiles, the straggler and the drops instead of lists over clients.
 
 Legend: K clients, C classes, Q quantiles.
 """
@@ -26,57 +25,6 @@ from hsfl.runs.records import Averaged, ClientsCrowd, ClientsRecord, RoundCrowd,
 from hsfl.training.evaluation import Quality
 
 Array = np.ndarray
-
-
-def is_many(num_clients: int) -> bool:
-    """Whether a fleet is so large that files hold quantiles over its clients instead of lists."""
-    return num_clients > MANY_CLIENTS
-
-
-def round_crowd(line: Timeline, cuts: Sequence[int]) -> RoundCrowd:
-    """A round of a large fleet: quantiles over the clients that took part, and the phases of the straggler."""
-    started, phase_s = np.flatnonzero(line.started), line.phase_s
-    last = line.straggler
-    return {
-        "num_clients": len(line.started),
-        "num_started": len(started),
-        "num_kept": int(line.kept.sum()),
-        "cuts": counted(np.asarray(cuts)[started]),
-        "finish_s": quantiles(line.finish_s[started]),
-        "waiting_s": quantiles(line.waiting_s[started]),
-        "phases_s": {name: quantiles(phase_s[name][started]) for name in PHASES if phase_s[name].any()},
-        "straggler_s": {}
-        if last < 0
-        else {name: float(phase_s[name][last]) for name in PHASES if phase_s[name][last] > 0},
-    }
-
-
-def with_quantiles(says: dict[str, Any], num_clients: int) -> dict[str, Any]:
-    """What a policy says of its answer, without lists over all clients: each becomes its quantiles."""
-    short = {name: value for name, value in says.items() if name != "resources"}
-    for name, value in short.items():
-        if isinstance(value, list) and len(value) == num_clients:
-            short[name] = quantiles(np.array(value, float))
-    return short
-
-
-def clients_crowd(
-    indices: Sequence[Array], labels: Array, num_classes: int, fleet: Fleet, cuts: Sequence[int], max_cut: Array
-) -> ClientsCrowd:
-    """Data and devices of a large fleet. indices: [K], of each client's samples. max_cut: [K], as deep as each device
-    can hold."""
-    powers = fleet.max_power_w[~np.isnan(fleet.max_power_w)]
-    return {
-        "num_clients": fleet.num_clients,
-        "num_samples": quantiles(sizes_of(indices)),
-        "class_counts": class_counts(indices, labels, num_classes).sum(axis=0).tolist(),
-        "cuts": counted(np.asarray(cuts)),
-        "max_cut": counted(max_cut),
-        "flops_per_s": quantiles(fleet.cpu_hz * fleet.flops_per_cycle),
-        "max_power_w": quantiles(powers),
-    }
-
-
 DIGITS = 7  # of recorded phases: enough for a chart, and a third of the file
 
 
@@ -109,8 +57,8 @@ def clients_record(bench: Bench, cuts: Sequence[int], notes: Sequence[str] = ())
     max_cut = fleet.max_cut if fleet.drawn_max_cut is None else fleet.drawn_max_cut
     shape, main_flops_per_s = list(feed.images.shape), servers.main_hz * servers.flops_per_cycle
     redrawn = with_replacement(bench.task.config, len(labels))
-    if is_many(fleet.num_clients):
-        crowd = clients_crowd(feed.indices, labels, max(len(names), 1), fleet, cuts, max_cut)
+    if _is_many(fleet.num_clients):
+        crowd = _clients_crowd(feed.indices, labels, max(len(names), 1), fleet, cuts, max_cut)
         return ClientsRecord(
             [], [], names, [], [], [], [], shape, bench.num_outputs, main_flops_per_s=main_flops_per_s, crowd=crowd,
             notes=list(notes), redrawn=redrawn,
@@ -138,9 +86,9 @@ def make_round_record(
     framework: Framework,
     task: Task,
     round_index: int,
-    now_s: float,
-    line: Timeline,
-    says: dict[str, Any],
+    start_s: float,
+    timeline: Timeline,
+    allocation_note: dict[str, Any],
     result: RoundResult,
     quality: Quality | None,
     wall_s: float,
@@ -150,16 +98,17 @@ def make_round_record(
 ) -> RoundRecord:
     """The record of a round.
 
-    now_s: simulated seconds at which the round began. says: what the policy says of its allocation. quality: None where
-    the model was not tested. wall_s: real seconds that the round took. why: what held the straggler up. averaged: where BatchNorm's statistics were estimated, how
-    good the model is with the averaged ones. estimation_s: how long the estimation took, simulated.
+    start_s: simulated seconds at which the round began. allocation_note: what the policy says of its allocation.
+    quality: how good the model is; None where it was not tested. wall_s: real seconds that the round took.
+    why: what held the straggler up. averaged: how good the model is with BatchNorm's averaged statistics, where it was tested with
+    estimated ones. estimation_s: how long the estimation took, simulated.
     """
-    many = is_many(len(line.kept))
+    many = _is_many(len(timeline.kept))
     return RoundRecord(
         round=round_index + 1,
         framework=task.config.framework,
-        sim_time_s=now_s + (line.round_s + estimation_s),
-        round_s=line.round_s + estimation_s,
+        sim_time_s=start_s + (timeline.round_s + estimation_s),
+        round_s=timeline.round_s + estimation_s,
         wall_s=wall_s,
         num_samples=result.num_samples,
         train_loss=result.train_loss,
@@ -169,17 +118,17 @@ def make_round_record(
         recall=list(quality.recall) if quality and quality.recall else None,
         lr=task.lr(round_index),
         cuts=[] if many else list(framework.cuts),
-        started=[] if many else np.flatnonzero(line.started).tolist(),
-        kept=[] if many else np.flatnonzero(line.kept).tolist(),
-        dropped=np.flatnonzero(line.dropped).tolist(),
-        straggler=line.straggler if line.straggler >= 0 else None,
-        waiting_s=[] if many else all_rounded(line.waiting_s, DIGITS),
-        phases={} if many else phase_times(line),
-        allocation=cast(Says, with_quantiles(says, len(line.kept)) if many else says),
+        started=[] if many else np.flatnonzero(timeline.started).tolist(),
+        kept=[] if many else np.flatnonzero(timeline.kept).tolist(),
+        dropped=np.flatnonzero(timeline.dropped).tolist(),
+        straggler=timeline.straggler if timeline.straggler >= 0 else None,
+        waiting_s=[] if many else all_rounded(timeline.waiting_s, DIGITS),
+        phases={} if many else phase_times(timeline),
+        allocation=cast(Says, with_quantiles(allocation_note, len(timeline.kept)) if many else allocation_note),
         bytes=asdict(result.bytes),
         why=why,
         metrics=dict(quality.metrics) if quality else {},
-        crowd=round_crowd(line, framework.cuts) if many else None,
+        crowd=round_crowd(timeline, framework.cuts) if many else None,
         averaged=_averaged(averaged) if averaged else None,
         estimation_s=estimation_s if averaged else None,
     )
@@ -193,11 +142,11 @@ def _averaged(quality: Quality) -> Averaged:
     }
 
 
-def phase_times(line: Timeline) -> dict[str, Times]:
+def phase_times(timeline: Timeline) -> dict[str, Times]:
     """Start and end of every phase that takes time."""
     return {
         phase: {"start_s": all_rounded(start, DIGITS), "end_s": all_rounded(end, DIGITS)}
-        for phase, start, end in zip(PHASES, line.start_s, line.end_s)
+        for phase, start, end in zip(PHASES, timeline.start_s, timeline.end_s)
         if (end > start).any()
     }
 
@@ -225,6 +174,61 @@ def summarise(folder: RunFolder, config: RunConfig, status: str) -> Summary:
         best=best.value(metric.name) if best else None,
         metrics=dict(last.metrics) if last else {},
     )
+
+
+# --- large fleets
+
+
+def _is_many(num_clients: int) -> bool:
+    """Whether a fleet is so large that files hold quantiles over its clients instead of lists."""
+    return num_clients > MANY_CLIENTS
+
+
+def _clients_crowd(
+    indices: Sequence[Array], labels: Array, num_classes: int, fleet: Fleet, cuts: Sequence[int], max_cut: Array
+) -> ClientsCrowd:
+    """Data and devices of a large fleet. indices: [K], of each client's samples. max_cut: [K], as deep as each device
+    can hold."""
+    powers = fleet.max_power_w[~np.isnan(fleet.max_power_w)]
+    return {
+        "num_clients": fleet.num_clients,
+        "num_samples": quantiles(sizes_of(indices)),
+        "class_counts": class_counts(indices, labels, num_classes).sum(axis=0).tolist(),
+        "cuts": counted(np.asarray(cuts)),
+        "max_cut": counted(max_cut),
+        "flops_per_s": quantiles(fleet.cpu_hz * fleet.flops_per_cycle),
+        "max_power_w": quantiles(powers),
+    }
+
+
+def round_crowd(timeline: Timeline, cuts: Sequence[int]) -> RoundCrowd:
+    """A round of a large fleet: quantiles over the clients that took part, and the phases of the straggler."""
+    started, phase_s = np.flatnonzero(timeline.started), timeline.phase_s
+    last = timeline.straggler
+    return {
+        "num_clients": len(timeline.started),
+        "num_started": len(started),
+        "num_kept": int(timeline.kept.sum()),
+        "cuts": counted(np.asarray(cuts)[started]),
+        "finish_s": quantiles(timeline.finish_s[started]),
+        "waiting_s": quantiles(timeline.waiting_s[started]),
+        "phases_s": {name: quantiles(phase_s[name][started]) for name in PHASES if phase_s[name].any()},
+        "straggler_s": {}
+        if last < 0
+        else {name: float(phase_s[name][last]) for name in PHASES if phase_s[name][last] > 0},
+    }
+
+
+def with_quantiles(allocation_note: dict[str, Any], num_clients: int) -> dict[str, Any]:
+    """What a policy says of its answer, without lists over all clients: each becomes its quantiles."""
+    short = {name: value for name, value in allocation_note.items() if name != "resources"}
+    for name, value in short.items():
+        if isinstance(value, list) and len(value) == num_clients:
+            short[name] = quantiles(np.array(value, float))
+    return short
+
+
+# --- TensorBoard
 
 
 class TensorBoard:

@@ -11,7 +11,7 @@ from hsfl.plugins import OPTIONS, REGISTERED
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import train_run
 from hsfl.runs.prepare import prepare
-from hsfl.runs.studies.shared_training import learning, take_over
+from hsfl.runs.studies.shared_training import learning_key, take_over
 from tests.small_runs import hsfl, numbers, tiny, tiny_words
 
 CONTENDERS = ["hsfl", "splitfed_v1", "fsl", "fl"]
@@ -41,17 +41,17 @@ def test_taking_over_equals_training(name: str, setting: str, tmp_path: Path) ->
 
 
 def test_who_learns_alike() -> None:
-    assert len({learning(tiny(f"framework={name}")) for name in CONTENDERS}) == 1
-    assert learning(tiny("framework=sl")) is None
-    assert learning(tiny("train.tau_s=5")) is None
-    assert learning(tiny("train.lr=0.1")) != learning(tiny())
-    assert learning(tiny("seed=2")) != learning(tiny())
-    assert learning(tiny("allocation.policy=proposed", "fleet.cuts=2")) == learning(tiny())
+    assert len({learning_key(tiny(f"framework={name}")) for name in CONTENDERS}) == 1
+    assert learning_key(tiny("framework=sl")) is None
+    assert learning_key(tiny("train.tau_s=5")) is None
+    assert learning_key(tiny("train.lr=0.1")) != learning_key(tiny())
+    assert learning_key(tiny("seed=2")) != learning_key(tiny())
+    assert learning_key(tiny("allocation.policy=proposed", "fleet.cuts=2")) == learning_key(tiny())
 
 
 def test_sizes_of_a_model_change_what_is_learned() -> None:
-    assert learning(tiny("options.gpt.depth=2")) != learning(tiny())
-    assert learning(tiny("options.cpsl.clusters=3")) == learning(tiny())
+    assert learning_key(tiny("options.gpt.depth=2")) != learning_key(tiny())
+    assert learning_key(tiny("options.cpsl.clusters=3")) == learning_key(tiny())
 
 
 def test_options_of_a_model_change_what_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,9 @@ def test_options_of_a_model_change_what_is_learned(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(OPTIONS, "own_cnn", Width)
     for kind, alike in (("model", False), ("policy", True)):
         monkeypatch.setitem(REGISTERED, (kind, "own_cnn"), "a file")
-        some = {learning(tiny("options.fl.needs_storage=true", f"options.own_cnn.width={width}")) for width in (8, 9)}
+        some = {
+            learning_key(tiny("options.fl.needs_storage=true", f"options.own_cnn.width={width}")) for width in (8, 9)
+        }
         assert (len(some) == 1) is alike
 
 

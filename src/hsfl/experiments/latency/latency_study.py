@@ -141,7 +141,7 @@ def solve_latency_point(point: LatencyPoint, cost: CostTable) -> dict[str, Any]:
     from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
     from hsfl.planning.participation import CutTask
     from hsfl.planning.policy_cuts import cut_request
-    from hsfl.planning.world_scenario import scenario
+    from hsfl.planning.world import scenario
 
     config = point.config
     batch_size, settings, min_cut = config.train.batch_size, config.allocation, config.fleet.min_cut

@@ -17,6 +17,7 @@ from hsfl.formats import count, significant
 from hsfl.frameworks import find_framework
 from hsfl.models.units import SplitModel
 from hsfl.planning.world import make_world
+from hsfl.runs.budget import budget_for_all_rounds_s
 from hsfl.runs.client_data import read_data
 from hsfl.runs.environment import check_inputs, input_digests
 from hsfl.runs.folder import RunFolder, holds_something, run_path
@@ -27,7 +28,7 @@ from hsfl.runs.provenance import check_plugins
 from hsfl.runs.records import CompareRecord, CutsRecord
 from hsfl.runs.studies.contenders import contender
 from hsfl.runs.studies.run_many import Piece, Show, run_all
-from hsfl.runs.studies.shared_training import learning, rounds_within_budget, take_over
+from hsfl.runs.studies.shared_training import learning_key, num_rounds_if_shared, take_over
 
 
 def run_contenders(
@@ -46,7 +47,7 @@ def run_contenders(
     base: the settings that all contenders share. labels: the contenders. out: the folder of the comparison.
     jobs: how many runs are made side by side, each in a process of its own. show: is told how far they are.
     dataset, model: given from Python instead of those that the config names, for all contenders.
-    train_once: of contenders that learn the same in a round (`runs.twins`) only the one with most rounds is trained.
+    train_once: of contenders that learn the same in a round (`shared_training`) only the one with most rounds is trained.
     """
     show = show or Show()
     if len(set(labels)) < len(labels):
@@ -54,11 +55,11 @@ def run_contenders(
     for label in labels:
         contender(base, label)
     with RunFolder(out).locked():  # two comparisons with different settings would mix their runs
-        stored = _stored(out)
+        stored = _read_compare_record(out)
         clear_scratch(out)
         seen = read_data(base, dataset)
         benches = Benches(dataset, model)
-        base = _begin(base, labels, out, num_seeds, stored, show, seen, benches)
+        base = _check_and_set_budget(base, labels, out, num_seeds, stored, show, seen, benches)
         pieces = []
         for seed in range(base.seed, base.seed + num_seeds):
             seeded = with_one_fleet(with_changes(base, [f"seed={seed}"]), labels, seen, model)
@@ -95,7 +96,7 @@ class Benches:
         return self._cuts.get(path) or RunFolder(path).cuts()
 
 
-def _begin(
+def _check_and_set_budget(
     base: RunConfig, labels: Sequence[str], out: Path, num_seeds: int, stored: CompareRecord | None, show: Show,
     seen: Dataset, benches: Benches,
 ) -> RunConfig:  # fmt: skip
@@ -115,7 +116,7 @@ def _begin(
     for label in labels:  # so that cuts that do not fit cost no training
         bench = benches.make(contender(first, label), run_path(out, label, base.seed), ready)
         if base.train.budget_s is None:
-            base = with_changes(base, [f"train.budget_s={_budget_s(bench)!r}"])
+            base = with_changes(base, [f"train.budget_s={_budget_of_first_s(bench)!r}"])
     about = {"labels": list(labels), "num_seeds": num_seeds, "config": base.model_dump(mode="json")}
     write_json(out / "compare.json", about | {"inputs": input_digests(base)})
     show.says(f"every run has {significant(base.train.budget_s or 0.0, 6)} simulated seconds ({origin})")
@@ -127,12 +128,12 @@ def _leaders(pieces: Sequence[Piece], benches: Benches) -> dict[Path, Piece]:
     rounds. A run whose last round the other one does not test is trained itself."""
     groups: dict[str, list[tuple[int, Piece]]] = {}
     for piece in pieces:
-        if (key := learning(piece.config)) is not None:
-            rounds = rounds_within_budget(benches.make(piece.config, piece.path))
+        if (key := learning_key(piece.config)) is not None:
+            rounds = num_rounds_if_shared(benches.make(piece.config, piece.path))
             groups.setdefault(key, []).extend([] if rounds is None else [(rounds, piece)])
     leaders: dict[Path, Piece] = {}
     for group in groups.values():
-        most, leader = max(group, key=lambda each: each[0], default=(0, None))
+        most, leader = max(group, key=lambda pair: pair[0], default=(0, None))
         for rounds, piece in group:
             tested = rounds == most or rounds % piece.config.train.eval_every == 0
             if leader is not None and piece is not leader and tested:
@@ -167,7 +168,7 @@ def with_one_fleet(
     fleet = base.fleet
     cuts = {fleet.cuts, *(contender(base, label).fleet.cuts for label in labels)}
     drawn = fleet.file is None and fleet.max_cut is None and fleet.storage_bits is None
-    if not drawn or len(cuts) == 1 or all(isinstance(each, str) for each in cuts):
+    if not drawn or len(cuts) == 1 or all(isinstance(setting, str) for setting in cuts):
         return base
     as_drawn = with_changes(base, ["fleet.cuts=max_cut"]) if isinstance(fleet.cuts, str) else base
     dataset = dataset or read_data(as_drawn)
@@ -175,15 +176,13 @@ def with_one_fleet(
     return with_changes(base, [f"fleet.max_cut={world.fleet.max_cut.tolist()}"])
 
 
-def _budget_s(bench: Bench) -> float:
+def _budget_of_first_s(bench: Bench) -> float:
     """The simulated seconds that the first contender needs for its rounds."""
     config = bench.task.config
-    clock = make_clock(bench, find_framework(config.framework)(bench.task))
-    rounds_s = clock.rounds_s(config.train.rounds)
-    return sum(rounds_s) * (1 + 1e-9)  # so that rounding does not cost the contender its last round
+    return budget_for_all_rounds_s(make_clock(bench, find_framework(config.framework)(bench.task)))
 
 
-def _stored(out: Path) -> CompareRecord | None:
+def _read_compare_record(out: Path) -> CompareRecord | None:
     """What compare.json says of the comparison in a folder; None if the folder is empty or not there."""
     path = out / "compare.json"
     if not path.exists():

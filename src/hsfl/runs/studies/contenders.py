@@ -38,11 +38,11 @@ def _shared(config: RunConfig) -> dict[str, object]:
 
 def split_label(label: str) -> list[str]:
     """The parts of a label between commas; commas inside brackets do not count: `hsfl,fleet.cuts=[3,4]` has two parts."""
-    parts, depth = [""], 0
+    texts, depth = [""], 0
     for letter in label:
         depth += (letter == "[") - (letter == "]")
         if letter == "," and depth == 0:
-            parts.append("")
+            texts.append("")
         else:
-            parts[-1] += letter
-    return [part.strip() for part in parts]
+            texts[-1] += letter
+    return [text.strip() for text in texts]

@@ -43,12 +43,12 @@ class Grid:
     points: tuple[GridPoint, ...]
 
 
-def read_grid(base: RunConfig, words: Sequence[str]) -> Grid:
-    """All points of these words, each a checked config; the last field varies fastest."""
-    if not words:
+def read_grid(base: RunConfig, sweep_words: Sequence[str]) -> Grid:
+    """All points of a sweep, each a checked config; the last field varies fastest. sweep_words: one for each field."""
+    if not sweep_words:
         raise InputError(f"a sweep needs values; give a field and its values, such as {EXAMPLE}")
     axes: dict[str, dict[str, Any]] = {}  # by field, its values by their text
-    for word in words:
+    for word in sweep_words:
         field, values = _axis(base, word)
         if field in axes:
             raise InputError(f"{field} stands twice; give all its values in one word: {field}=VALUE,VALUE")
@@ -59,19 +59,19 @@ def read_grid(base: RunConfig, words: Sequence[str]) -> Grid:
 
 def _axis(base: RunConfig, word: str) -> tuple[str, dict[str, Any]]:
     """A field and its values by their text, each checked alone."""
-    field, equals, text = (part.strip() for part in word.partition("="))
-    if not equals or not field or not text:
+    field, equals, values_text = (side.strip() for side in word.partition("="))
+    if not equals or not field or not values_text:
         raise InputError(f"{word!r} gives no values; write a field and its values, such as {EXAMPLE}")
     if field in NOT_SWEPT:
         raise InputError(f"{field} is not swept; {NOT_SWEPT[field]}")
     values: dict[str, Any] = {}
-    for part in split_label(text):
-        if not part:
+    for value_text in split_label(values_text):
+        if not value_text:
             raise InputError(f"{word!r} has an empty value; remove a comma")
-        value = _value(with_changes(base, [f"{field}={part}"]), field, part)
+        value = _value(with_changes(base, [f"{field}={value_text}"]), field, value_text)
         if value in values.values():
-            raise InputError(f"{field} has the value {part} twice; give each once")
-        values[part] = value
+            raise InputError(f"{field} has the value {value_text} twice; give each once")
+        values[value_text] = value
     return field, values
 
 
@@ -102,8 +102,8 @@ def check_contenders(grid: Grid, labels: Sequence[str]) -> None:
     if len(set(labels)) < len(labels):
         raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
     for label in labels:
-        own = {change.partition("=")[0].strip() for change in split_label(label)[1:]}
-        if both := [field for field in grid.fields if field in own]:
+        own_fields = {change.partition("=")[0].strip() for change in split_label(label)[1:]}
+        if both := [field for field in grid.fields if field in own_fields]:
             raise InputError(f"{label} sets {both[0]}, which the sweep varies; leave it out of one of them")
         for point in grid.points:
             contender(point.config, label)

@@ -36,7 +36,11 @@ def in_processes(function: Callable[[T], R], items: Sequence[T], num_workers: in
         return
     fresh = get_context("spawn")  # torch's threads do not survive a fork
     lifeline, ours = fresh.Pipe(duplex=False)  # it breaks when this process closes it, or ends in any way
-    with ProcessPoolExecutor(num_workers, fresh, _begin, (list(plugins.LOADED), lifeline)) as pool, ours, lifeline:
+    with (
+        ProcessPoolExecutor(num_workers, fresh, _begin_worker, (list(plugins.LOADED), lifeline)) as pool,
+        ours,
+        lifeline,
+    ):
         futures = [pool.submit(_call, function, item) for item in items]
         whole = False
         try:
@@ -53,20 +57,20 @@ def _call(function: Callable[[T], R], item: T) -> R:
     try:
         return function(item)
     except (Exception, SystemExit) as error:
-        if isinstance(error, InputError) or (words := plugins.explain_failure(error)) is None:
+        if isinstance(error, InputError) or (error_sentence := plugins.explain_failure(error)) is None:
             raise
-        raise InputError(words) from error
+        raise InputError(error_sentence) from error
 
 
-def _begin(specs: list[str], lifeline: Connection) -> None:
+def _begin_worker(specs: list[str], lifeline: Connection) -> None:
     """Ctrl-C reaches all processes of a terminal, so workers leave it to the caller. The user's plugins are loaded in each
     worker from their files."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    threading.Thread(target=_end_when_closed, args=(lifeline,), daemon=True).start()
     plugins.load_plugins_of(specs)
 
 
-def _end_with(lifeline: Connection) -> None:
+def _end_when_closed(lifeline: Connection) -> None:
     lifeline.poll(None)  # nothing is ever sent: it returns when the other end is closed
     while True:  # a run takes the first signal as its order to stop; a worker that waits for work dies of it
         os.kill(os.getpid(), signal.SIGTERM)

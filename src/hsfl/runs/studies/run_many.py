@@ -44,7 +44,7 @@ class Pace:
     def left_s(self, kinds: Iterable[str], jobs: int = 1) -> float | None:
         """The seconds that pieces of these kinds will take, with so many jobs side by side; None before the first piece
         has ended. A kind that has not been seen is expected to take as long as the mean."""
-        every = [one for seconds in self.seconds.values() for one in seconds]
+        every = [took_s for seconds in self.seconds.values() for took_s in seconds]
         if not every:
             return None
         means = {kind: sum(seconds) / len(seconds) for kind, seconds in self.seconds.items()}
@@ -73,7 +73,7 @@ class Told(Show):
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
-        self.said: set[str] = set()  # warnings: what holds for all runs is said once
+        self.shown_warnings: set[str] = set()  # warnings: what holds for all runs is said once
 
     def begins(self, num_done: int, total: int, jobs: int) -> None:
         if num_done:
@@ -82,14 +82,14 @@ class Told(Show):
             self.says(f"{total - num_done} runs in {jobs} processes, one thread each; a line as each one ends")
 
     def starts(self, piece: Piece, place: int, total: int, left_s: float | None) -> Observer:
-        return observer(self.console, self.quiet, f"{_place(place, total, left_s)}: {piece.name}", self.said)
+        return observer(self.console, self.quiet, f"{_place(place, total, left_s)}: {piece.name}", self.shown_warnings)
 
     def ends(self, piece: Piece, place: int, total: int, left_s: float | None) -> None:
         self.says(f"{_place(place, total, left_s)}: {piece.name} has ended")
 
     def warns(self, piece: Piece, message: str) -> None:
-        if (what := without_numbers(message)) not in self.said:
-            self.said.add(what)
+        if (warning := without_numbers(message)) not in self.shown_warnings:
+            self.shown_warnings.add(warning)
             Warnings(self.console).warns(f"{piece.name}: {message}")
 
     def says(self, message: str) -> None:
@@ -118,21 +118,23 @@ def run_all(
         _side_by_side(waiting, work, jobs, show, pace, total)
         return
     for number, piece in enumerate(waiting):
-        seen = show.starts(piece, place + number + 1, total, pace.left_s(one.kind for one in waiting[number:]))
+        observer_of_run = show.starts(
+            piece, place + number + 1, total, pace.left_s(later.kind for later in waiting[number:])
+        )
         began = time.monotonic()
-        work(piece, seen)
+        work(piece, observer_of_run)
         pace.add(piece.kind, time.monotonic() - began)
 
 
 def _side_by_side(waiting: list[Piece], work: Work, jobs: int, show: Show, pace: Pace, total: int) -> None:
     left = {piece.path: piece for piece in waiting}
     try:
-        for path, seconds, warnings in in_processes(partial(_alone, work=work), waiting, jobs):
+        for path, seconds, warnings in in_processes(partial(_in_own_process, work=work), waiting, jobs):
             piece = left.pop(path)
             for message in warnings:
                 show.warns(piece, message)
             pace.add(piece.kind, seconds)
-            left_s = pace.left_s((one.kind for one in left.values()), jobs) if left else None
+            left_s = pace.left_s((other.kind for other in left.values()), jobs) if left else None
             show.ends(piece, total - len(left), total, left_s)
     except BrokenProcessPool:
         raise InputError(
@@ -140,7 +142,7 @@ def _side_by_side(waiting: list[Piece], work: Work, jobs: int, show: Show, pace:
         ) from None
 
 
-class _Heard(Observer):
+class _WarningList(Observer):
     """Keeps the warnings of a run in another process."""
 
     def __init__(self) -> None:
@@ -150,12 +152,12 @@ class _Heard(Observer):
         self.messages.append(message)
 
 
-def _alone(piece: Piece, work: Work) -> tuple[Path, float, list[str]]:
+def _in_own_process(piece: Piece, work: Work) -> tuple[Path, float, list[str]]:
     """Do a piece in a process of its own, with one thread, so that processes do not wait for each other's threads.
 
     Returns the folder of the run, the seconds that it took, and its warnings.
     """
     torch.set_num_threads(1)
-    heard, began = _Heard(), time.monotonic()
-    work(piece, heard)
-    return piece.path, time.monotonic() - began, heard.messages
+    listener, began = _WarningList(), time.monotonic()
+    work(piece, listener)
+    return piece.path, time.monotonic() - began, listener.messages

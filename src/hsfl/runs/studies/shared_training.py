@@ -5,10 +5,8 @@ dropped, one of them is trained and the others take over what it learned, round 
 """
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +20,8 @@ from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.framework import Framework, RoundResult
 from hsfl.models.units import SplitModel
-from hsfl.planning.straggler import why
+from hsfl.planning.straggler import explain_straggler
+from hsfl.runs.budget import count_rounds_within_budget, fits_budget
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import Bench, prepare
@@ -44,11 +43,11 @@ TIMED = (
     "log.",
     *(
         f"options.{name}." for name in OptionsConfig.model_fields if name not in OF_MODELS
-    ),  # where they change more, `rounds_within_budget` says so
+    ),  # where they change more, `num_rounds_if_shared` says so
 )  # change the clock alone
 
 
-def learning(config: RunConfig) -> str | None:
+def learning_key(config: RunConfig) -> str | None:
     """What decides what a run learns, as text: runs with the same text learn the same. None where no other run is known
     to learn the same."""
     row = METHODS.get(config.framework)
@@ -61,16 +60,14 @@ def learning(config: RunConfig) -> str | None:
     )
 
 
-def rounds_within_budget(bench: Bench) -> int | None:
+def num_rounds_if_shared(bench: Bench) -> int | None:
     """How many rounds a run will make; None where no other run learns the same, since clients keep their heads or stay
     away."""
     config = bench.task.config
     framework = find_framework(config.framework)(bench.task)
     if not framework.extras().heads_travel or framework.extras().away:
         return None
-    clock, budget_s = make_clock(bench, framework), config.train.budget_s or math.inf
-    begins_s = accumulate(clock.rounds_s(config.train.rounds - 1), initial=0.0)
-    return sum(1 for index, begin_s in enumerate(begins_s) if begin_s + clock.full_s(index) <= budget_s)
+    return count_rounds_within_budget(make_clock(bench, framework))
 
 
 def take_over(
@@ -111,18 +108,17 @@ def take_over(
 def _timed(bench: Bench, framework: Framework, source: RunFolder) -> tuple[list[RoundRecord], str]:
     """What was learned in each round, with the seconds and bytes of the framework, and how the run ends: with its rounds, with its
     budget, or where the training that it takes over ended."""
-    config, clock, now_s = bench.task.config, make_clock(bench, framework), 0.0
+    config, clock, start_s = bench.task.config, make_clock(bench, framework), 0.0
     records, learned = list[RoundRecord](), source.rounds()
     for index in range(config.train.rounds):
         chosen = clock.chosen(index)
-        line, says = clock.round(index, chosen)
-        full_s = clock.full_s(index)
-        if config.train.budget_s is not None and now_s + full_s > config.train.budget_s:
+        timeline, allocation_note = clock.round(index, chosen)
+        if not fits_budget(clock, index, start_s):
             return records, "budget"
         if index == len(learned):
             return records, source.ended().status
         row = learned[index]
-        kept = np.flatnonzero(line.kept).tolist()
+        kept = np.flatnonzero(timeline.kept).tolist()
         assert row.num_kept == len(kept), "the same clients, and nobody dropped"
         assert row.crowd is not None or row.kept == kept, "the same clients, and nobody dropped"
         quality = None
@@ -132,14 +128,14 @@ def _timed(bench: Bench, framework: Framework, source: RunFolder) -> tuple[list[
         num_bytes, averaged, estimation_s = round_bytes(bench, framework.cuts, index, kept, chosen), None, 0.0
         if row.averaged is not None:
             averaged, estimation_s = _averaged_quality(row.averaged), clock.estimation_s(index, chosen)
-            num_bytes.merge(estimation_bytes(bench, framework, kept))
+            num_bytes.merge(_estimation_bytes(bench, framework, kept))
         result = RoundResult(row.train_loss, row.num_samples, num_bytes)
         record = make_round_record(
-            framework, bench.task, index, now_s, line, says, result, quality, row.wall_s,
-            why=why(clock, index, chosen), averaged=averaged, estimation_s=estimation_s,
+            framework, bench.task, index, start_s, timeline, allocation_note, result, quality, row.wall_s,
+            why=explain_straggler(clock, index, chosen), averaged=averaged, estimation_s=estimation_s,
         )  # fmt: skip
         records.append(record)
-        now_s = record.sim_time_s
+        start_s = record.sim_time_s
     return records, "finished"
 
 
@@ -147,7 +143,7 @@ def _averaged_quality(row: Averaged) -> Quality:
     return Quality(row["test_loss"], row["test_accuracy"], row["balanced_accuracy"], ())
 
 
-def estimation_bytes(bench: Bench, framework: Framework, kept: Sequence[int]) -> LinkBytes:
+def _estimation_bytes(bench: Bench, framework: Framework, kept: Sequence[int]) -> LinkBytes:
     """The bytes of an estimation of BatchNorm's statistics by these clients, from sizes alone."""
     task, total, train = bench.task, framework.norm_swapped(), bench.task.config.train
     layers = NormLayers.of(task.model)

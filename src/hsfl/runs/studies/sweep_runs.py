@@ -14,7 +14,7 @@ from hsfl.config import RunConfig, flatten, parse_stored, with_changes
 from hsfl.errors import InputError
 from hsfl.files import clear_scratch, read_json, write_json
 from hsfl.frameworks import find_framework
-from hsfl.planning.round_clock import is_tested
+from hsfl.runs.budget import charged_s, fits_budget
 from hsfl.runs.environment import check_inputs, input_digests
 from hsfl.runs.folder import RunFolder, holds_something, run_path
 from hsfl.runs.loop import make_clock
@@ -59,9 +59,9 @@ def run_sweep(
         is_done = _is_timed if plan_only else _has_ended
         if not plan_only:
             _check_fit([piece for piece in pieces if piece.config.seed == base.seed and not is_done(piece)], show)
-        write_json(out / FILE, _about(base, grid, labels, seeds, plan_only) | {"target": target})
+        write_json(out / FILE, _sweep_record(base, grid, labels, seeds, plan_only) | {"target": target})
         show.says(_what_follows(base, plan_only))
-        run_all(pieces, time_piece if plan_only else run_piece, is_done, jobs, show)
+        run_all(pieces, _time_piece if plan_only else run_piece, is_done, jobs, show)
 
 
 def _pieces(grid: Grid, labels: Sequence[str], out: Path, seed: int) -> list[Piece]:
@@ -98,7 +98,9 @@ def _what_follows(base: RunConfig, plan_only: bool) -> str:
     return work + ("" if plan_only else "; with train.budget_s all have the same simulated seconds")
 
 
-def _about(base: RunConfig, grid: Grid, labels: Sequence[str], seeds: Sequence[int], plan_only: bool) -> dict[str, Any]:
+def _sweep_record(
+    base: RunConfig, grid: Grid, labels: Sequence[str], seeds: Sequence[int], plan_only: bool
+) -> dict[str, Any]:
     return {
         "fields": list(grid.fields),
         "points": [{"values": list(p.values), "name": p.name, "folder": p.folder} for p in grid.points],
@@ -149,26 +151,25 @@ def _is_timed(piece: Piece) -> bool:
     return (piece.path / TIMING).exists()
 
 
-def time_piece(piece: Piece, observer: Observer) -> None:
+def _time_piece(piece: Piece, observer: Observer) -> None:
     """Write how long every round of the run takes, and whom it keeps; the clock is the run's own."""
     config = piece.config
     bench = prepare(config)
     framework = find_framework(config.framework)(bench.task)
     clock = make_clock(bench, framework)
     rounds: dict[str, list[Any]] = {"round_s": [], "kept": [], "dropped": [], "left_out": [], "gap": []}
-    status, now_s = "finished", 0.0
+    status, start_s = "finished", 0.0
     observer.run_starts(config, framework.cuts, 0)
     for r in range(config.train.rounds):
-        line, says = clock.round(r, clock.chosen(r))
-        begun_s, this_s = now_s, clock.full_s(r) if is_tested(config.train, r) else line.round_s
-        now_s += this_s
-        if config.train.budget_s is not None and begun_s + clock.full_s(r) > config.train.budget_s:
+        timeline, allocation_note = clock.round(r, clock.chosen(r))
+        if not fits_budget(clock, r, start_s):
             status = "budget"
             break
-        rounds["round_s"].append(this_s)
-        rounds["gap"].append(says.get("gap"))
-        for name, who in (("kept", line.kept), ("dropped", line.dropped), ("left_out", ~line.started)):
-            rounds[name].append(int(np.count_nonzero(who)))
+        rounds["round_s"].append(charged_s(clock, r))
+        start_s += charged_s(clock, r)
+        rounds["gap"].append(allocation_note.get("gap"))
+        for name, clients in (("kept", timeline.kept), ("dropped", timeline.dropped), ("left_out", ~timeline.started)):
+            rounds[name].append(int(np.count_nonzero(clients)))
     observer.run_ends()
     about = {"framework": config.framework, "status": status, "cuts": [int(cut) for cut in framework.cuts]}
     clear_scratch(piece.path)
