@@ -1,4 +1,4 @@
-"""The `hsfl` command."""
+"""The `hsfl` command: all commands of `hsfl.commands` joined, and `--version`."""
 
 import sys
 from typing import Annotated, Any

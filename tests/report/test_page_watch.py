@@ -16,7 +16,7 @@ import pytest
 
 from hsfl.errors import InputError
 from hsfl.files import write_json
-from hsfl.report.watch import make_server, rest
+from hsfl.report.watch import make_server, unseen_data
 from hsfl.runs.folder import RunFolder
 from tests.report.fabricated import record, records, write_run
 
@@ -86,7 +86,7 @@ def test_a_folder_that_goes_is_said_and_comes_back(port, under_way):
 @pytest.mark.parametrize("have", ["", "1:5", "2:2", "1:2,1:2", "x", "1:-1", "1:²", "1:" + "9" * 5000])
 def test_a_page_that_has_something_else_gets_all(have):
     run = {"gantt_every": 1, "num_rounds": 3, "rounds": {"round": [1, 2, 3]}}
-    assert rest({"runs": [run]}, have)["runs"] == [run]
+    assert unseen_data({"runs": [run]}, have)["runs"] == [run]
 
 
 def test_a_taken_port_is_one_line(port, under_way):

@@ -1,17 +1,15 @@
-"""The plan of `hsfl plan` for people: clients or quantiles over them, policies, and what is proven."""
+"""How `hsfl plan` shows the plan of a fleet: a table of clients or of quantiles, a table of policies, and what is proven."""
 
 from typing import Any
 
-from hsfl.commands.allocate import show_table
-from hsfl.commands.console import out_console
+from hsfl.commands.console import out_console, show_table
 from hsfl.formats import giga, percent, seconds, significant, took
 
 
 def show_plan(answer: Any) -> None:
     """What a plan assumes, a table of clients or of quantiles, one of policies, and what is proven."""
-    from hsfl.allocation.policy_table import (
-        policy_row,
-    )  # here: importlib.metadata, which plugins need, is slow
+    # here, because importlib.metadata, which plugins need, is slow
+    from hsfl.allocation.policy_table import policy_row
     from hsfl.report.page.page_words import plan_sentence
 
     out_console.print("assumed: " + " ".join(answer.assumed), soft_wrap=True)
@@ -22,8 +20,8 @@ def show_plan(answer: Any) -> None:
     else:
         _show_crowd(answer)
         rounds, cuts = f"{answer.num_samples} sampled rounds", "no allocation with these cuts"
-    if (held := plan_sentence(answer)) is not None:
-        out_console.print(held, soft_wrap=True)
+    if (sentence := plan_sentence(answer)) is not None:
+        out_console.print(sentence, soft_wrap=True)
     out_console.print()
     means = answer.baselines_s
     longer = [percent(mean_s / means["proposed"] - 1, 1, sign=True) for mean_s in means.values()]

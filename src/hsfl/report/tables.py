@@ -21,8 +21,8 @@ def interval_text(value: Estimate, scale: float = 1.0, digits: int | None = None
         return "over 10^15" if value.mean > 0 else "below -10^15"
     mean, half = value.mean * scale, 0.0 if value.high is None else (value.high - value.mean) * scale
     if digits is None:
-        whole = mean == 0 or abs(mean) >= 100 or (half == 0 and mean == round(mean))
-        digits = 0 if whole else min(2 - math.floor(math.log10(abs(mean))), 9)  # three that count
+        is_whole = mean == 0 or abs(mean) >= 100 or (half == 0 and mean == round(mean))
+        digits = 0 if is_whole else min(2 - math.floor(math.log10(abs(mean))), 9)  # three that count
     return f"{mean:{'+' if sign else ''}z,.{digits}f}" + (f" ± {half:,.{digits}f}" if half else "")
 
 
@@ -47,8 +47,8 @@ def rich_table(title: str, header: list[str], rows: list[list[str]]) -> Table:
 def markdown_table(title: str, header: list[str], rows: list[list[str]]) -> str:
     """The table in Markdown, below its title."""
     align = [":--", *("--:" for _ in header[1:])]
-    lines = [header, align, *([escaped(cell).replace("|", "\\|") for cell in row] for row in rows)]
-    return f"**{escaped(title)}**\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    all_cells = [header, align, *([escaped(cell).replace("|", "\\|") for cell in row] for row in rows)]
+    return f"**{escaped(title)}**\n\n" + "".join(f"| {' | '.join(cells)} |\n" for cells in all_cells)
 
 
 def escaped(text: str) -> str:
