@@ -1,4 +1,4 @@
-"""`hsfl.plan`. With a cost table it needs no torch."""
+"""`hsfl.plan`: cuts and an allocation for a fleet, without training. With a cost table it needs no torch."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`hsfl.run` and `hsfl.compare`."""
+"""`hsfl.run` trains and writes a run folder; `hsfl.compare` does so for several frameworks and sums them up."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -64,7 +64,7 @@ def run(
     plugins: Iterable[str | Path] = (),
     **sections: Any,
 ) -> Result:
-    """Train as the config says and write a run folder: `out`, or a new one under runs/. Ctrl-C ends the run cleanly.
+    """Train as the config says and write a run folder: `out`, or a new folder under runs/. Ctrl-C ends the run cleanly.
 
     config, settings, sections: a config and changes to it, see `hsfl.api.arguments`; `hsfl.run("demo", train={"rounds": 5})`.
     data: from `hsfl.dataset`. A name or a mapping sets the config's `data`.

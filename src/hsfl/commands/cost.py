@@ -86,7 +86,7 @@ def cost_command(
 
 
 def read_shape(text: str) -> tuple[int, ...]:
-    """The shape of a sample from words: 3,32,32 or 3x32x32 for images; other samples have one number or more."""
+    """The shape of a sample from a text: 3,32,32 or 3x32x32 for images; other samples have one number or more."""
     try:
         sizes = tuple(int(side) for side in text.replace("x", ",").split(","))
     except ValueError:

@@ -113,8 +113,8 @@ def measure_command(
 def _sample_shape(
     settings: "RunConfig", has_config: bool, shape: tuple[int, ...] | None, classes: int | None
 ) -> tuple[tuple[int, ...], int]:
-    """The shape of a sample and the number of classes: as asked for, else those of the config's data; without a config,
-    usual ones."""
+    """The shape of a sample and the number of classes: as asked for, else as the config's data have them; without a config,
+    SHAPE and CLASSES."""
     shape = shape or settings.model.input
     if shape is not None and classes is not None:
         return tuple(shape), classes

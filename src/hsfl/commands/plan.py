@@ -130,7 +130,8 @@ def _survey_data(
     classes: int | None,
     samples_per_client: int | None,
 ) -> "Survey":
-    """Shape, classes and samples of the config's data set; where neither a config nor a data set is named, usual ones."""
+    """Shape, classes and samples of the config's data set; where neither a config nor a data set is named, SHAPE, CLASSES and
+    SAMPLES."""
     from hsfl.runs.client_data import expected_samples
 
     size = None if shape is None else read_shape(shape)

@@ -97,6 +97,6 @@ def say_page(path: Path | None, console: Any = out_console) -> None:
 
 
 def say_stopped(folder: Path, console: Console) -> None:
-    """What a command of many runs says after Ctrl-C; with the page, if there is something to show yet."""
+    """After Ctrl-C in a command of many runs, say how to go on, and name the page if there is something to show yet."""
     console.print(f"stopped; the same command goes on where it was, in {folder}", soft_wrap=True)
     say_page(write_page_beside(folder, Console(quiet=True)), console)

@@ -27,8 +27,7 @@ JsonLog = Annotated[bool, typer.Option("--json-log", help="Write the log as JSON
 
 
 def _silence_grpc() -> None:
-    """Silence gRPC before it is loaded: its core writes lines with addresses to stderr, and our log says the same in
-    words."""
+    """Silence gRPC before it is loaded: its core writes addresses to stderr, and our log already tells what happened."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 

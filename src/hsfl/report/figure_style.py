@@ -69,12 +69,12 @@ def save_figure(figure: "Figure", path: str | Path, formats: Iterable[str] = FOR
 
 
 def figure_file_name(text: str) -> str:
-    """Words as a plain file name, for LaTeX too: letters, digits, - and _ alone."""
+    """The text as a plain file name, for LaTeX too: letters, digits, - and _ alone."""
     return re.sub(r"[^A-Za-z0-9_]+", "-", text).strip("-") or "figure"
 
 
 def plain(text: str) -> str:
-    """Words as words: matplotlib would read what stands between dollar signs as mathematics."""
+    """The text with dollar signs escaped: matplotlib would read what stands between them as mathematics."""
     return text.replace("$", r"\$")
 
 

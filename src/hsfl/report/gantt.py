@@ -114,7 +114,7 @@ def _draw_phase_legend(figure: "Figure", all_axes: Sequence["Axes"]) -> None:
 
 
 def gantt_rows(record: RoundRecord, pooled: bool | None = None) -> list[int]:
-    """The clients shown: all, or of a large fleet those that wait least. CL has one row, the main server."""
+    """The clients that have a row: all or, of a large fleet, the clients that wait least. CL has one row, the main server."""
     if pools_data(record.framework) if pooled is None else pooled:
         return [record.straggler or 0]  # in round 1, whose data arrive last
     everyone = list(range(len(record.cuts)))

@@ -205,7 +205,7 @@ LINE_POINTS = 1.7  # the width of a curve
 def _draw_interval(
     axes: "Axes", x: Array, mean: Array, low: Array, high: Array, colour: str, place: int, num_curves: int
 ) -> None:
-    """The interval beneath the lines: a pale band, or bars where many curves cross, each curve's at places of its own."""
+    """Draw the interval beneath the lines: a pale band, or bars where many curves cross; each curve has its bars at other points."""
     if not np.isfinite(low).any():
         return
     if num_curves <= MAX_BANDS:
@@ -218,7 +218,7 @@ def _draw_interval(
 
 
 def _bar_positions(num_points: int, place: int, num_curves: int, max_bars: int = NUM_BARS) -> Array:
-    """Which of a curve's points have bars: all points where they are few, else so many that bars of different curves stand apart."""
+    """The points of a curve that have bars: all points where they are few, else about `max_bars`, apart from those of other curves."""
     if num_points <= max_bars:
         return np.arange(num_points)
     stride = max(num_points // max_bars, 1)
@@ -227,7 +227,7 @@ def _bar_positions(num_points: int, place: int, num_curves: int, max_bars: int =
 
 
 def curve_look(style: Style) -> dict[str, Any]:
-    """A framework's style as the words of matplotlib for a curve."""
+    """A framework's style as matplotlib's arguments for a curve."""
     colour, marker, dashes = style
     return {
         "color": colour,

@@ -73,7 +73,7 @@ def panels_of(sweep: Sweep) -> list[Panel]:
 
 
 def curve_of(sweep: Sweep, panel: Panel, label: str, metric: str) -> tuple[Array, Array, Array]:
-    """Mean, low and high at the panel's points, as the axis says them; NaN where unknown."""
+    """Mean, low and high at the panel's points, in the unit of the axis; NaN where unknown."""
     scale = find_metric(metric).scale
     estimates = [sweep.estimate(point, label, metric) for point in panel.points]
     columns = [[getattr(estimate, name) for estimate in estimates] for name in ("mean", "low", "high")]
@@ -139,7 +139,7 @@ def sweep_figure(sweep: Sweep, metric: str) -> "Figure":
 
 
 def y_limits(curves: Sequence[tuple[Array, Array, Array]]) -> tuple[float, float]:
-    """Room for all means; bars of few seeds may stick out, and what is never negative does not begin below zero."""
+    """The least and the greatest y. All means have room; wide bars may be cut off; an axis of values that are never negative begins at 0 or above."""
     means, lows, highs = (np.concatenate([curve[column] for curve in curves]) for column in range(3))
     means = means[np.isfinite(means)]
     if not len(means):

@@ -172,7 +172,7 @@ def _run_numbers(run: Run, target: float | None) -> dict[str, float | None]:
 
 
 def _cuts(record: RoundRecord) -> list[int]:
-    """The cuts of all clients; of a large fleet those of the clients that took part."""
+    """The cuts of all clients or, of a large fleet, the cuts of the clients that took part."""
     if record.crowd is None:
         return list(record.cuts)
     return [int(cut) for cut, count in record.crowd["cuts"].items() for _ in range(count)]

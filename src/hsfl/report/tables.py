@@ -1,4 +1,7 @@
-"""Means with their intervals in words, and tables of them for a terminal and in Markdown."""
+"""How tables are written: means with their intervals as text, and a table (title, header, rows) for a terminal or in Markdown.
+
+Which tables and columns there are is said in `comparison` and `sweep_results`.
+"""
 
 import math
 
@@ -35,7 +38,7 @@ def ratio_text(value: Estimate, num_seeds: int) -> str:
 
 
 def rich_table(title: str, header: list[str], rows: list[list[str]]) -> Table:
-    """The table for a terminal. The first column is words, the others are numbers."""
+    """The table for a terminal. The first column is text, the others are numbers."""
     table = Table(title=title, title_justify="left")
     for place, name in enumerate(header):
         table.add_column(name, justify="right" if place else "left", overflow="fold")

@@ -34,7 +34,7 @@ class Watcher:
         self._version: str | None = None
         self._data: dict[str, Any] = {}
         try:
-            self.news()  # wrong folders are told at once
+            self.news()  # an error for wrong folders comes at once
         except NothingYet as nothing:
             print(f"no run is there yet: {nothing}; the page waits for one", file=sys.stderr)
 
@@ -67,7 +67,7 @@ class Watcher:
 
 
 def unseen_data(data: dict[str, Any], have: str) -> dict[str, Any]:
-    """The data without the rounds that a page has: `have` is `every:rounds` for each run, see main.js."""
+    """The data without the rounds that a page has. have: `stride:rounds` for each run, as the function follow of main.js sends it."""
     held = [fields.split(":") for fields in have.split(",")]
     if len(held) != len(data["runs"]):
         return data
@@ -80,7 +80,9 @@ def _unseen_rounds(run: dict[str, Any], fields: list[str]) -> dict[str, Any]:
     known = stride == str(run["gantt_every"] or 0) and num_held.isdecimal() and len(num_held) < 10
     if not known or int(num_held) > run["num_rounds"]:
         return run
-    first = max(int(num_held) - 1, 0)  # the last round again: only the last one is sure to have a chart
+    first = max(
+        int(num_held) - 1, 0
+    )  # the page's last round is sent again: its chart may have been kept only because it was the last
     return run | {"from": first, "rounds": {name: column[first:] for name, column in run["rounds"].items()}}
 
 
@@ -121,20 +123,20 @@ class _Handler(BaseHTTPRequestHandler):
             wanted = urlsplit(self.path)
         except ValueError:
             return self._answer(400, "text/plain", "that is no address")
-        if self.headers.get("Host", "") not in self._names():
+        if self.headers.get("Host", "") not in self._allowed_hosts():
             self._answer(403, "text/plain", "this page is for the machine that it runs on")
         elif wanted.path not in ("/", "/data"):
             self._answer(404, "text/plain", "there is / and /data")
         else:
-            self._tell(wanted.path, parse_qs(wanted.query))
+            self._send_page_or_news(wanted.path, parse_qs(wanted.query))
 
-    def _names(self) -> tuple[str, ...]:
-        """The names by which the page may be asked for."""
+    def _allowed_hosts(self) -> tuple[str, ...]:
+        """The hosts under which the page may be asked for."""
         port = self.server.server_port
         without_port = (HOST, "localhost") if port == 80 else ()  # a browser leaves the usual port out
         return (f"{HOST}:{port}", f"localhost:{port}", *without_port)
 
-    def _tell(self, path: str, query: dict[str, list[str]]) -> None:
+    def _send_page_or_news(self, path: str, query: dict[str, list[str]]) -> None:
         """Send the page, or what is new since the page last asked."""
         try:
             version, data = self.server.watcher.news()

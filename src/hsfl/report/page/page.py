@@ -147,7 +147,7 @@ def _plan_json(folder: str, plan: PlanRecord) -> dict[str, Any]:
 
 
 def _metrics_json(runs: list[Run]) -> list[dict[str, Any]]:
-    """The metrics of all tasks on the page, those of the first run in front."""
+    """The metrics of all tasks on the page; the first run's metrics come first."""
     by_name = {metric.name: metric for run in reversed(runs) for metric in run.metrics}
     ordered = dict.fromkeys(metric.name for run in runs for metric in run.metrics)
     return [_metric_json(by_name[name]) for name in ordered]
@@ -280,7 +280,7 @@ def _curve_points(band: Band) -> dict[str, list[Any]] | None:
 
 
 def _comparison_tables(sources: Sources) -> dict[str, Any] | None:
-    """What was gained in words, the comparison's tables and its notes, where there is something to compare."""
+    """The comparison of the page's runs: its gain sentences, tables and notes; None for a single run."""
     if len(sources.runs) < 2:
         return None
     tasks = _tasks(sources)

@@ -37,7 +37,7 @@ MODELLED = {  # a measured phase, and the phases of the model that it holds
 
 
 def short_number(value: float | None, digits: int = 4) -> float | None:
-    """The number rounded to so many significant digits; a whole number has no point."""
+    """The number rounded to `digits` significant digits; a whole number becomes an int."""
     if value is None or not np.isfinite(value):
         return None
     near = rounded(value, digits)
@@ -45,7 +45,7 @@ def short_number(value: float | None, digits: int = 4) -> float | None:
 
 
 def short_numbers(values: Sequence[float] | Array, digits: int = 4) -> list[float | None]:
-    """Every value rounded to so many significant digits, as `short_number` does."""
+    """Every value rounded as `short_number` does."""
     return [short_number(float(value), digits) for value in values]
 
 
@@ -130,7 +130,7 @@ def _straggler(record: RoundRecord) -> int | None:
 
 
 def _why_sentence(record: RoundRecord, names: Sequence[str] | None = None) -> str | None:
-    """What held the straggler up, in words; None where that was not recorded. names: [K] of the clients, where they have names."""
+    """A sentence on what held the straggler up; None where that was not recorded. names: [K] of the clients, where they have names."""
     if record.why is None or (k := record.straggler) is None:
         return None
     cut = f" (cut {record.cuts[k]})" if record.cuts else ""
@@ -143,7 +143,7 @@ def _changes(values: Sequence[Any]) -> list[Any]:
 
 
 def shown_clients(record: RoundRecord, pooled: bool | None = None) -> list[int]:
-    """All clients; of a large fleet the straggler and those that wait least. CL has one row, the main server."""
+    """The clients that have a row: all or, of a large fleet, the straggler and the clients that wait least. CL has one row, the main server."""
     if pools_data(record.framework) if pooled is None else pooled:
         return [0]
     everyone = list(range(len(record.cuts)))
