@@ -156,9 +156,9 @@ def test_the_usual_port_may_be_left_out(under_way):
     try:
         handler = server.RequestHandlerClass.__new__(server.RequestHandlerClass)
         handler.server = server
-        assert "127.0.0.1" not in handler._names()
+        assert "127.0.0.1" not in handler._allowed_hosts()
         server.server_port = 80
-        assert "127.0.0.1" in handler._names()
+        assert "127.0.0.1" in handler._allowed_hosts()
     finally:
         server.server_close()
 

@@ -48,11 +48,10 @@ def plan(
         samples_per_client=samples_per_client,
         cost=cost is not None,
     )
-    world = (
-        world_of(arguments.config, cost)
-        if cost is not None
-        else _measured_world(arguments, survey.shape, survey.num_classes)
-    )
+    if cost is not None:
+        world = world_of(arguments.config, cost)
+    else:
+        world = _measured_world(arguments, survey.shape, survey.num_classes)
     answer = make_plan(arguments.config, world.named(survey.client_names), survey.num_samples, progress)
     assumed = describe_plan(described(arguments.config), survey.num_samples.tolist(), survey.data)
     return replace(answer, notes=[*survey.notes, *answer.notes], assumed=assumed)

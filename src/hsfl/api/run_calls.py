@@ -23,7 +23,7 @@ from hsfl.runs.folder import RunFolder
 from hsfl.runs.progress import Observer
 from hsfl.runs.records import RoundRecord
 from hsfl.runs.round_tables import phase_table, round_table
-from hsfl.runs.studies import compare_runs as comparing
+from hsfl.runs.studies.compare_runs import run_contenders
 from hsfl.runs.studies.run_many import Told
 from hsfl.runs.write_records import Summary
 
@@ -119,7 +119,7 @@ def compare(
     arguments = arguments_of_call(config, settings, data, model, plugins, sections)
     arguments.check_contenders(labels)
     check_target(target, expected_task(arguments.config, arguments.data).metric)
-    comparing.run_contenders(
+    run_contenders(
         arguments.config,
         labels,
         folder,

@@ -59,7 +59,7 @@ def show_answer(answer: "Allocation", scenario: "Scenario", console: Console) ->
     )
     headers = ("client", "cut", "G/s", band, "own", "smashed", "server", "gradient", "model\nup", "model\ndown")
     phase_values = enumerate(answer.phases.values())  # in the answer's order: four phases of a batch, two of a model
-    phases_s = [batch_s * scenario.num_batches if position < 4 else batch_s for position, batch_s in phase_values]
+    phases_s = [values * scenario.num_batches if position < 4 else values for position, values in phase_values]
     rows = [
         (
             str(k),

@@ -122,7 +122,8 @@ def _certificate_row(certificate: "Issued", moment: datetime) -> dict[str, Any]:
         "state": certificate.state(moment),
         "expires": expires,
         "days_left": days_left,
-    } | {"serial": f"{certificate.serial:x}"}
+        "serial": f"{certificate.serial:x}",
+    }
 
 
 def _show_issued(authority: "Authority", issued: list["Issued"], as_json: bool) -> None:

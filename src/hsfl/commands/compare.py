@@ -92,14 +92,14 @@ def compare_command(
         # The rest is imported here, because torch takes seconds to load, and a typo should not wait for it.
         from hsfl.report.figure_style import matplotlib
         from hsfl.report.plots import write_figures
-        from hsfl.runs.studies import compare_runs as comparing
+        from hsfl.runs.studies.compare_runs import run_contenders
         from hsfl.runs.studies.run_many import Told
 
         matplotlib()  # before hours of training, not after
         if not quiet:
             say_compiling(console, [contender(base, label).allocation.policy for label in labels])
         try:
-            comparing.run_contenders(base, labels, out, seeds, jobs, Told(console, quiet), train_once=train_once)
+            run_contenders(base, labels, out, seeds, jobs, Told(console, quiet), train_once=train_once)
         except KeyboardInterrupt:
             say_stopped(out, console)
             raise typer.Exit(130) from None

@@ -100,6 +100,7 @@ def reproduce_command(
         need_plan_extra()
         from hsfl.errors import known
         from hsfl.experiments.common import SCALES
+        from hsfl.experiments.table1.columns import columns_named
         from hsfl.experiments.table1.traces import Together
         from hsfl.report.figure_style import matplotlib
         from hsfl.runs.studies.run_many import Told
@@ -110,7 +111,7 @@ def reproduce_command(
         matplotlib()  # before hours of work, not after
         folder = out or Path("runs") / f"reproduce-{scale}"
         arguments = {
-            "columns": _column_names(columns),
+            "columns": columns_named(columns),
             "datasets": _dataset_names(datasets),
             "data_dir": data_dir,
             "shipped": _results_folder(results),
@@ -155,18 +156,12 @@ def _reproduce(
         return reproduce_when(folder, scale, seeds, say, arguments["together"].jobs)
     study_arguments = {**arguments, "make_observer": partial(observer, console, quiet)}
     if name == "fig3":
-        return reproduce_fig3(
-            folder,
-            scale,
-            seeds,
-            say,
-            **{**study_arguments, "datasets": (_single_dataset(arguments["datasets"], "ham10000"),)},
-        )
+        study_arguments["datasets"] = (_single_dataset(arguments["datasets"], "ham10000"),)
+        return reproduce_fig3(folder, scale, seeds, say, **study_arguments)
     if name == "norms":
         norms_arguments = {name: arguments[name] for name in ("data_dir", "shipped", "together")}
-        return reproduce_norms(
-            folder, scale, seeds, say, data=_single_dataset(arguments["datasets"], DATA), **norms_arguments
-        )
+        data = _single_dataset(arguments["datasets"], DATA)
+        return reproduce_norms(folder, scale, seeds, say, data=data, **norms_arguments)
     reproduce_study = {"table1": reproduce_table1, "gains": reproduce_gains, "rates": reproduce_rates}[name]
     return reproduce_study(folder, scale, seeds, say, **study_arguments)
 
@@ -184,12 +179,6 @@ def _dataset_names(text: str) -> tuple[str, ...]:
     if not names:
         raise InputError(f"--datasets is {text!r}; name at least one, such as mnist")
     return names
-
-
-def _column_names(text: str) -> tuple[str, ...]:
-    from hsfl.experiments.table1.columns import columns_named
-
-    return columns_named(text)
 
 
 def _results_folder(text: str | None) -> Path | None:

@@ -60,7 +60,7 @@ def _read_look(folder: RunFolder, framework: str) -> Look | None:
     files = {plugin.file: plugin.sha256 for plugin in record.plugins}
     row = record.framework
     if built_in(framework) is not None or row is None:
-        return Look(display_name(framework), None, pools_data(framework), files) if files else None
+        return Look(display_name(framework), None, framework_pools_data(framework), files) if files else None
     title = "".join(letter for letter in " ".join(str(row.get("title") or "").split()) if letter.isprintable())
     return Look(title[:LONGEST_TITLE] or framework, read_style(row.get("style")), row.get("pools_data") is True, files)
 
@@ -73,7 +73,7 @@ def display_name(label: str, look: Look | None = None) -> str:
     return ", ".join([title, *settings])
 
 
-def pools_data(framework: str) -> bool:
+def framework_pools_data(framework: str) -> bool:
     """Whether the data of a built-in framework are on the server, so that no client has anything to train."""
     row = built_in(framework)
     return row is not None and row.pools_data
@@ -106,7 +106,7 @@ class Run:
     @property
     def pools_data(self) -> bool:
         """Whether the data are on the server, so that no client has anything to train."""
-        return self.look.pools_data if self.look is not None else pools_data(self.framework)
+        return self.look.pools_data if self.look is not None else framework_pools_data(self.framework)
 
     def curve(self, quantity: str = "test_accuracy", over: str = "time") -> Curve:
         end, metrics = self.end_s if over == "time" else None, [metric.name for metric in self.metrics]

@@ -11,7 +11,7 @@ import numpy as np
 
 from hsfl.formats import ENDLESS, seconds
 from hsfl.network.clock import PHASES
-from hsfl.report.compared_runs import display_name, pools_data
+from hsfl.report.compared_runs import display_name, framework_pools_data
 from hsfl.report.figure_style import ALARM, FAINT, INK, STYLE, matplotlib, plain
 from hsfl.runs.records import RoundRecord
 
@@ -76,7 +76,7 @@ def gantt_page(
         figure = mpl.figure.Figure(figsize=(10, height), layout="constrained")
         all_axes = figure.subplots(len(records), sharex=True, squeeze=False, height_ratios=sizes)[:, 0]
         for axes, record, clients, title in zip(all_axes, records, shown_clients, titles):
-            on_server = pools_data(record.framework) if pooled is None else pooled
+            on_server = framework_pools_data(record.framework) if pooled is None else pooled
             row_names = ["main server"] if on_server else [names[k] if names else f"client {k}" for k in clients]
             _draw_round(axes, record, clients, title, row_names, on_server)
         all_axes[-1].set_xlim(0, longest_s)
@@ -115,7 +115,7 @@ def _draw_phase_legend(figure: "Figure", all_axes: Sequence["Axes"]) -> None:
 
 def gantt_rows(record: RoundRecord, pooled: bool | None = None) -> list[int]:
     """The clients that have a row: all or, of a large fleet, the clients that wait least. CL has one row, the main server."""
-    if pools_data(record.framework) if pooled is None else pooled:
+    if framework_pools_data(record.framework) if pooled is None else pooled:
         return [record.straggler or 0]  # in round 1, whose data arrive last
     everyone = list(range(len(record.cuts)))
     if len(everyone) <= MAX_ROWS:

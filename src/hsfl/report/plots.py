@@ -58,9 +58,8 @@ def write_figures(comparison: Comparison, out: str | Path, gantt_round: int = 1)
             names.append(name)
             suffix = f"-{names.count(name)}" if names.count(name) > 1 else ""  # labels that differ in signs alone
             path = out / f"{name}{suffix}-round-{gantt_round}"
-            written += save_figure(
-                gantt_figure(record, first_run.name, first_run.pools_data, first_run.client_names), path
-            )
+            figure = gantt_figure(record, first_run.name, first_run.pools_data, first_run.client_names)
+            written += save_figure(figure, path)
     return written
 
 
@@ -87,9 +86,8 @@ def learning_figure(comparison: Comparison, quantity: str | None = None) -> "Fig
         _limit_y(time_axes)
         if all(len(end.text) <= LONGEST_NAME for end in ends):  # else the legend alone, or no room is left
             _label_ends(time_axes, ends)
-        time_axes.set(
-            xlabel=f"simulated time ({unit})", ylabel=Y_LABELS.get(quantity) or metric_title(metrics[quantity])
-        )
+        y_label = Y_LABELS.get(quantity) or metric_title(metrics[quantity])
+        time_axes.set(xlabel=f"simulated time ({unit})", ylabel=y_label)
         round_axes.set_xlabel("round")
         round_axes.tick_params(labelleft=True)
         round_axes.xaxis.get_major_locator().set_params(integer=True)
@@ -169,17 +167,15 @@ def foreign_styles(runs: Sequence[Run]) -> dict[str, Style]:
 def label_styles(labels: Sequence[str], foreign: Mapping[str, Style] | None = None) -> dict[str, Style]:
     """A colour, marker and dashes for each label. A label has its framework's style, unless an earlier label has that style; other
     labels take styles that are left."""
-    framework_styles = {name: row.style for name, row in METHODS.items() if built_in(name) is not None} | dict(
-        foreign or {}
-    )
-    styles = {label: framework_styles[label] for label in labels if label in framework_styles}
+    known_styles = {name: row.style for name, row in METHODS.items() if built_in(name) is not None}
+    known_styles |= dict(foreign or {})
+    styles = {label: known_styles[label] for label in labels if label in known_styles}
     for label in labels:
         name = label.split(",", 1)[0]
-        if name in framework_styles and framework_styles[name] not in styles.values():
-            styles[label] = framework_styles[name]
-    free = [style for style in reversed(framework_styles.values()) if style not in styles.values()] or list(
-        framework_styles.values()
-    )
+        if name in known_styles and known_styles[name] not in styles.values():
+            styles[label] = known_styles[name]
+    free = [style for style in reversed(known_styles.values()) if style not in styles.values()]
+    free = free or list(known_styles.values())
     other_labels = [label for label in labels if label not in styles]
     return styles | {label: free[place % len(free)] for place, label in enumerate(other_labels)}
 

@@ -105,7 +105,7 @@ def sweep_figure(sweep: Sweep, metric: str) -> "Figure":
             drawn += curves
             panel_firsts = lies_on([(axis.x[: len(mean)], mean) for mean, *_ in curves])
             firsts.append((f"at {plain(panel.name)}" if panel.name else "", panel_firsts))
-            x = np.array([axis.x[place] for place in _axis_positions(sweep, axis, panel)])
+            x = np.array([axis.x[place] for place in axis_positions(sweep, axis, panel)])
             for place, (label, curve) in enumerate(zip(sweep.labels, curves)):
                 colour, marker, dashes = styles[label]
                 shift = APART_POINTS * (place - (len(names) - 1) / 2)
@@ -152,7 +152,8 @@ def y_limits(curves: Sequence[tuple[Array, Array, Array]]) -> tuple[float, float
     return (max(low - edge, 0.0) if least >= 0 else low - edge), high + edge
 
 
-def _axis_positions(sweep: Sweep, axis: SweepAxis, panel: Panel) -> list[int]:
+def axis_positions(sweep: Sweep, axis: SweepAxis, panel: Panel) -> list[int]:
+    """The position on the axis of each point of a panel."""
     order = {repr(value): place for place, value in enumerate(axis.values)}
     return [order[repr(sweep.values[point][0])] for point in panel.points]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from hsfl.formats import rounded
 from hsfl.network.clock import PHASES
-from hsfl.report.compared_runs import Run, pools_data
+from hsfl.report.compared_runs import Run, framework_pools_data
 from hsfl.report.page.page_words import straggler_sentence
 from hsfl.runs.records import PER_CLIENT, RoundCrowd, RoundRecord, Says
 
@@ -144,7 +144,7 @@ def _changes(values: Sequence[Any]) -> list[Any]:
 
 def shown_clients(record: RoundRecord, pooled: bool | None = None) -> list[int]:
     """The clients that have a row: all or, of a large fleet, the straggler and the clients that wait least. CL has one row, the main server."""
-    if pools_data(record.framework) if pooled is None else pooled:
+    if framework_pools_data(record.framework) if pooled is None else pooled:
         return [0]
     everyone = list(range(len(record.cuts)))
     if len(everyone) <= MAX_CLIENTS:

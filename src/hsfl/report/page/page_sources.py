@@ -73,19 +73,14 @@ def read_sources(paths: Sequence[str | Path]) -> Sources:
             continue
         if (path / "config.json").is_file():
             found_runs.append((None, _read_page_run(path, "")))
-        run_paths = {
-            key: run_path for key, run_path in run_folders(path).items() if (run_path / "config.json").is_file()
-        }
+        run_paths = {key: run for key, run in run_folders(path).items() if (run / "config.json").is_file()}
         comparison = ComparisonRecord()
         if run_paths and (path / "comparison.json").is_file():
             comparison = read_record(path / "comparison.json", ComparisonRecord)
             targets.append(comparison.target)
         for label in _label_order({label for label, _ in run_paths}, list(comparison.labels)):
-            found_runs += [
-                (path, _read_page_run(run_path, label))
-                for (run_label, _), run_path in sorted(run_paths.items())
-                if run_label == label
-            ]
+            paths_of_label = [run_path for key, run_path in sorted(run_paths.items()) if key[0] == label]
+            found_runs += [(path, _read_page_run(run_path, label)) for run_path in paths_of_label]
         if (path / "plan.json").is_file():
             plans.append((str(path), read_record(path / "plan.json", CheckedPlan)))
         if len(found_runs) + len(plans) == num_before:

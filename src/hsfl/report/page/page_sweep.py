@@ -11,7 +11,7 @@ import numpy as np
 from hsfl.framework_table import METHODS, Style
 from hsfl.report.compared_runs import built_in
 from hsfl.report.page.page_rounds import short_numbers
-from hsfl.report.sweep_figure import Panel, axis_of, curve_of, panels_of
+from hsfl.report.sweep_figure import Panel, axis_of, axis_positions, curve_of, panels_of
 from hsfl.report.sweep_results import Sweep, default_metrics, find_metric, say_setting
 
 SHAPES = {"x": 0, "X": 0, "s": 1, "v": 2, "^": 3, "D": 4, "d": 4, "P": 5, "<": 6, ">": 7, "*": 8, "p": 3}  # else a dot
@@ -20,10 +20,6 @@ SHAPES = {"x": 0, "X": 0, "s": 1, "v": 2, "^": 3, "D": 4, "d": 4, "P": 5, "<": 6
 def sweep_json(folder: str, sweep: Sweep) -> dict[str, Any]:
     """Every metric that some run has: its curves in each panel, and its cells in the table."""
     axis, panels = axis_of(sweep), panels_of(sweep)
-    order = {repr(value): point_folder for point_folder, value in enumerate(axis.values)}
-
-    def x_places(panel: Panel) -> list[int]:
-        return [order[repr(sweep.values[point][0])] for point in panel.points]
 
     def curves(panel: Panel, metric: str) -> list[dict[str, Any]]:
         label_curves = [curve_of(sweep, panel, label, metric) for label in sweep.labels]
@@ -39,7 +35,7 @@ def sweep_json(folder: str, sweep: Sweep) -> dict[str, Any]:
             for label, slot, style in style_slots(sweep.labels, sweep.styles)
         ],
         "axis": {"x": axis.x.tolist(), "texts": axis.texts, "numbers": axis.numbers, "log": axis.log},
-        "panels": [{"name": panel.name, "places": x_places(panel)} for panel in panels],
+        "panels": [{"name": panel.name, "places": axis_positions(sweep, axis, panel)} for panel in panels],
         "metrics": [
             {"key": name, "title": sweep.title(name), "panels": [curves(panel, name) for panel in panels]}
             for name in [*first, *(name for name in metrics if name not in first)]

@@ -34,20 +34,15 @@ def describe_config(
     if on_machines:
         opening = f"{display_name(config.framework, look)} trains {config.model.name} on real machines"
         devices = count(config.fleet.num_clients, "device")
-        return [
-            f"{opening}, up to {devices}, each with data of its own.",
-            _training_sentence(config),
-            _real_fleet_sentence(config),
-        ]
-    network = _network_sentence(config, main_flops_per_s)
-    sentences = [
+        opening += f", up to {devices}, each with data of its own."
+        return [opening, _training_sentence(config), _real_fleet_sentence(config)]
+    return [
         _learning_sentence(config, look, redrawn),
         _training_sentence(config),
         _fleet_sentence(config),
-        network,
+        _network_sentence(config, main_flops_per_s),
         _allocation_sentence(config),
     ]
-    return [sentence for sentence in sentences if sentence]
 
 
 def describe_plan(config: RunConfig, num_samples: Sequence[float], data: str) -> list[str]:
@@ -214,14 +209,11 @@ def settings_rows(configs: Mapping[str, RunConfig]) -> list[dict[str, Any]]:
         first = next(iter(values.values()))
         is_same = all(value == first for value in values.values())
         row: dict[str, Any] = {"name": name, "usual": is_same and name in defaults and first == defaults[name]}
-        rows.append(
-            row
-            | (
-                {"value": setting_text(first)}
-                if is_same
-                else {"values": {k: setting_text(v) for k, v in values.items()}}
-            )
-        )
+        if is_same:
+            row["value"] = setting_text(first)
+        else:
+            row["values"] = {label: setting_text(value) for label, value in values.items()}
+        rows.append(row)
     return rows
 
 
