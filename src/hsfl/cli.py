@@ -1,4 +1,4 @@
-"""The `hsfl` command."""
+"""The `hsfl` command: all commands of `hsfl.commands` joined, and `--version`."""
 
 import sys
 from typing import Annotated, Any
@@ -38,14 +38,14 @@ def main(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", is_eager=True, callback=lambda on: _say_version(on), help="Show the version and exit."
+            "--version", is_eager=True, callback=lambda on: _print_version(on), help="Show the version and exit."
         ),
     ] = False,
 ) -> None:
     """Options of `hsfl` itself."""
 
 
-def _say_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version  # here, because it takes a tenth of a second to load
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import hsfl as package
-from hsfl.api.arguments import config_of_call
+from hsfl.api.arguments import arguments_of_call
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.models.split.graph_split import split
@@ -40,7 +40,7 @@ def model() -> nn.Sequential:
 
 def config_of(*words: Any, **named: Any) -> RunConfig:
     given = {name: named.pop(name, None) for name in ("data", "model")}
-    return config_of_call(*words, given["data"], given["model"], (), named).config
+    return arguments_of_call(*words, given["data"], given["model"], (), named).config
 
 
 # --- configs and settings
@@ -270,7 +270,7 @@ def test_a_plan_is_for_the_run_that_follows(tmp_path: Path) -> None:
     planned = package.plan(None, quick, **words)
     result = package.run(None, tmp_path / "run", [*quick, "train.rounds=1"], **words)
     assert result.records()[0].cuts == planned.cuts
-    config = config_of_call(None, quick, data, model(), (), {"fleet": {"num_clients": 3}})
+    config = arguments_of_call(None, quick, data, model(), (), {"fleet": {"num_clients": 3}})
     assert survey(config.config, data).num_samples.tolist() == np.bincount(data.clients).tolist()
     even = package.plan(None, quick[1:], **words)
     names(even.notes[0], "anew")

@@ -17,8 +17,8 @@ from hsfl.allocation.given_rates import best_measured_round, optimal_cycles
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.solvers import allocate
-from hsfl.commands.allocate import show_answer, show_table
-from hsfl.commands.console import out_console
+from hsfl.commands.allocate import show_answer
+from hsfl.commands.console import out_console, show_table
 from hsfl.commands.plan import read_device
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable

@@ -130,7 +130,7 @@ def test_wrong_plans(tmp_path: Path) -> None:
 def test_run_alone_is_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from hsfl.commands import run
 
-    assert run._settings(None, [], [], None, None, False) == package.read_config("demo")
+    assert run._run_config(None, [], [], None, None, False) == package.read_config("demo")
     names(refused("run", "--resume"), "--resume", "--out")
 
 

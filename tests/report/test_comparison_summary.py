@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from hsfl.report.comparison_summary import gained, read_comparison
+from hsfl.report.comparison_summary import gain_sentences, read_comparison
 from hsfl.report.page.page import page_data
 from hsfl.report.page.page_sources import read_sources
 from tests.report.fabricated import records, write_run
@@ -13,7 +13,9 @@ from tests.small_runs import hsfl, numbers, tiny_words
 def test_the_lines_of_a_comparison(tmp_path: Path) -> None:
     words = ["compare", *tiny_words("train.rounds=4"), "-f", "hsfl", "-f", "splitfed_v1", "-f", "fl", "--quiet"]
     shown = hsfl(*words, "--out", tmp_path)
-    lines = gained(read_comparison(tmp_path, labels=["hsfl", "splitfed_v1", "fl"]))  # in the order that was asked for
+    lines = gain_sentences(
+        read_comparison(tmp_path, labels=["hsfl", "splitfed_v1", "fl"])
+    )  # in the order that was asked for
     assert all(line in shown.out for line in lines)
     assert hsfl(*words, "--out", tmp_path, "--json").json()["gained"] == lines
     assert page_data(read_sources([tmp_path]))["tables"]["gained"] == lines  # on the page, too
@@ -29,7 +31,7 @@ def test_the_lines_of_a_comparison(tmp_path: Path) -> None:
 
 def test_one_framework_alone_gains_nothing(tmp_path: Path) -> None:
     assert hsfl("compare", *tiny_words(), "-f", "hsfl", "--quiet", "--out", tmp_path).code == 0
-    assert gained(read_comparison(tmp_path)) == []
+    assert gain_sentences(read_comparison(tmp_path)) == []
 
 
 def test_to_reach_what_says_nothing_is_left_out(tmp_path: Path) -> None:
@@ -38,7 +40,7 @@ def test_to_reach_what_says_nothing_is_left_out(tmp_path: Path) -> None:
     def lines(name: str, theirs: list[float], round_s: float) -> str:
         for label, rounds in (("hsfl", records([0.1, 0.5, 0.6], 1.0)), ("fl", records(theirs, round_s))):
             write_run(tmp_path / name, label, 0, [replace(one, framework=label) for one in rounds])
-        return " ".join(gained(read_comparison(tmp_path / name, labels=["hsfl", "fl"])))
+        return " ".join(gain_sentences(read_comparison(tmp_path / name, labels=["hsfl", "fl"])))
 
     assert "HSFL reached the last accuracy of FL after 2 s instead of 6 s" in lines("sooner", [0.1, 0.2, 0.5], 2.0)
     assert "reached" not in lines("fallen", [0.4, 0.3, 0.2], 2.0)

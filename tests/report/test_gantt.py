@@ -25,7 +25,7 @@ def test_bars_end_with_the_round_and_what_is_left_is_waiting(name, num_clients):
     timeline = a_timeline(name, num_clients)
     one = timed(timeline)
     (axes,) = gantt.gantt_figure(one).axes
-    phases = [gantt.PHASE_NAMES[phase] for phase in one.phases]
+    phases = [gantt.PHASE_LABELS[phase] for phase in one.phases]
     ends = [end for phase in phases for _, _, end in bars(axes, phase)]
     assert max(ends) == pytest.approx(one.round_s)
     assert axes.get_xlim() == pytest.approx((0, one.round_s))
@@ -89,7 +89,7 @@ def test_rounds_below_each_other_share_time_and_legend():
     (legend,) = page.legends
     names = [text.get_text() for text in legend.get_texts()]
     assert len(names) == len(set(names))
-    assert {gantt.PHASE_NAMES[phase] for phase in short.phases} < set(names)
+    assert {gantt.PHASE_LABELS[phase] for phase in short.phases} < set(names)
     (mark,) = [text for text in below.texts if text.get_text() == "straggler"]
     assert mark.xy == (short.round_s, short.straggler)  # at the end of its own round, not of the longest one
 

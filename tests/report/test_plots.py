@@ -42,7 +42,7 @@ def test_every_figure_of_a_comparison_is_written(tmp_path):
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
 def test_the_same_figure_is_the_same_file(comparison, tmp_path, kind):
     draw = plots.learning_figure if kind == "png" else lambda _: plots.gantt_figure(timed(a_timeline("hsfl", 3)))
-    one, two = (plots.save(draw(comparison), tmp_path / name, [kind])[0].read_bytes() for name in ("one", "two"))
+    one, two = (plots.save_figure(draw(comparison), tmp_path / name, [kind])[0].read_bytes() for name in ("one", "two"))
     assert one == two
     assert b"dc:date" not in one
     assert b"CreationDate" not in one
@@ -80,7 +80,7 @@ def test_wide_intervals_of_two_seeds_do_not_squash_the_curves(tmp_path):
 
 def test_a_run_without_rounds_is_no_curve(tmp_path):
     write_run(tmp_path, "sl", 0, [])
-    plots.save(plots.learning_figure(read_comparison(tmp_path)), tmp_path / "figure")
+    plots.save_figure(plots.learning_figure(read_comparison(tmp_path)), tmp_path / "figure")
     write_run(tmp_path, "hsfl", 0, records([0.2, 0.4]))
     over_time, _ = plots.learning_figure(read_comparison(tmp_path)).axes
     assert words(over_time) == ["HSFL"]

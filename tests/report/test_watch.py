@@ -16,7 +16,7 @@ import pytest
 
 from hsfl.errors import InputError
 from hsfl.files import write_json
-from hsfl.report.watch import make_server, rest
+from hsfl.report.watch import make_server, unseen_data
 from hsfl.runs.folder import RunFolder
 from tests.naming import names, raises
 from tests.report.fabricated import record, records, write_run
@@ -87,7 +87,7 @@ def test_a_folder_that_goes_is_said_and_comes_back(port, under_way):
 @pytest.mark.parametrize("have", ["", "1:5", "2:2", "1:2,1:2", "x", "1:-1", "1:²", "1:" + "9" * 5000])
 def test_a_page_that_has_something_else_gets_all(have):
     run = {"gantt_every": 1, "num_rounds": 3, "rounds": {"round": [1, 2, 3]}}
-    assert rest({"runs": [run]}, have)["runs"] == [run]
+    assert unseen_data({"runs": [run]}, have)["runs"] == [run]
 
 
 def test_a_taken_port_is_one_line(port, under_way):
@@ -157,9 +157,9 @@ def test_the_usual_port_may_be_left_out(under_way):
     try:
         handler = server.RequestHandlerClass.__new__(server.RequestHandlerClass)
         handler.server = server
-        assert "127.0.0.1" not in handler._names()
+        assert "127.0.0.1" not in handler._allowed_hosts()
         server.server_port = 80
-        assert "127.0.0.1" in handler._names()
+        assert "127.0.0.1" in handler._allowed_hosts()
     finally:
         server.server_close()
 

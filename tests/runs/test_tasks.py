@@ -14,7 +14,7 @@ from hsfl.config import read_config
 from hsfl.deploy.model_kit import make_kit
 from hsfl.errors import InputError
 from hsfl.framework_table import METHODS
-from hsfl.report.comparison_summary import gained, read_comparison
+from hsfl.report.comparison_summary import gain_sentences, read_comparison
 from hsfl.runs.export import evaluate_folder, export_folder
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.unused_settings import refuse_unused
@@ -147,7 +147,7 @@ def test_the_page_and_the_tables_show_the_metric(tmp_path):
     result = comparison.results[0]
     assert (result.final_accuracy.mean, result.metric) == (None, "mean_absolute_error")
     assert result.best.mean <= result.final.mean
-    assert any("mean absolute error: HSFL " in line for line in gained(read_comparison(tmp_path / "out")))
+    assert any("mean absolute error: HSFL " in line for line in gain_sentences(read_comparison(tmp_path / "out")))
     page = (tmp_path / "out" / "report.html").read_text()
     assert '"title":"mean absolute error"' in page.replace('": "', '":"')
     with (tmp_path / "out" / "rounds.csv").open() as file:

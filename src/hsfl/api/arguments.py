@@ -1,4 +1,4 @@
-"""What a call from Python chooses: a config with changes, and data and a model of one's own. Only a model needs torch.
+"""What a call from Python is given, as a config with changes, data and a model. Only a model needs torch.
 
 A config is a preset's name, a file, a `RunConfig`, or nothing (the defaults). Settings are changed as with `--set`, by a list of
 `section.field=value`, or by keywords: `framework="fl"`, `train={"rounds": 5}`.
@@ -24,56 +24,56 @@ Config = RunConfig | str | Path | None
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """What a call from Python chose: the config, and the data and the model where they were given themselves."""
+class CallArguments:
+    """The config of a call from Python, and the data and the model where the call gave objects instead of names."""
 
     config: RunConfig
-    data: Dataset | None  # where the data are given themselves, not named
+    data: Dataset | None  # None where the config names the data
     model: "SplitModel | None"
     source: str | Path | None = None  # where the config was read; None where it was given itself
-    words: tuple[str, ...] = ()  # the settings that were changed
+    changes: tuple[str, ...] = ()  # such as train.rounds=5
 
     def check(self, planning: bool = False) -> None:
         """Refuse settings that do nothing in the config."""
-        refuse_unused(self.source, self.words, [self.config], planning)
+        refuse_unused(self.source, self.changes, [self.config], planning)
 
     def check_contenders(self, labels: Sequence[str]) -> None:
         """Refuse settings that do nothing for any of the contenders, and those of a contender that do nothing for itself."""
-        refuse_unused_by_contenders(self.source, self.words, [self.config], labels)
+        refuse_unused_by_contenders(self.source, self.changes, [self.config], labels)
 
 
-def config_of_call(
+def arguments_of_call(
     config: Config,
     settings: Iterable[str],
     data: Any,
     model: Any,
     plugins: Iterable[str | Path],
     sections: Mapping[str, Any],
-) -> Chosen:
+) -> CallArguments:
     """The config after all changes.
 
-    data, model: given themselves, or a name or a mapping that sets the config's `data` or `model`. settings: changes
+    data, model: an object, or a name or a mapping that sets the config's `data` or `model`. settings: changes
     such as "train.rounds=5". sections: changes by keywords.
     """
-    given = data if isinstance(data, Dataset) else None
-    own_model = None if isinstance(model, str | Mapping | None) else _split(model)
-    changes = dict(sections)
-    if given is None and data is not None:
+    dataset = data if isinstance(data, Dataset) else None
+    split_model = None if isinstance(model, str | Mapping | None) else _split(model)
+    section_changes = dict(sections)
+    if dataset is None and data is not None:
         if not isinstance(data, str | Mapping):
             raise InputError(f"data is a {type(data).__name__}; make it with hsfl.dataset(x, y)")
-        changes["data"] = data
-    if own_model is None and model is not None:
-        changes["model"] = model
-    words = [*_listed(settings), *_words(changes)]
-    if given is not None:
-        name = OWN_DATA if given.name == OWN_DATA else f"{OWN_DATA}:{given.name}"
-        words += [f"data.name={json.dumps(name)}", f'data.sha256="{digest(given)}"']
-    if own_model is not None:
-        words.append(f"model.name={OWN_MODEL}")
+        section_changes["data"] = data
+    if split_model is None and model is not None:
+        section_changes["model"] = model
+    changes = [*_setting_texts(settings), *_section_texts(section_changes)]
+    if dataset is not None:
+        name = OWN_DATA if dataset.name == OWN_DATA else f"{OWN_DATA}:{dataset.name}"
+        changes += [f"data.name={json.dumps(name)}", f'data.sha256="{digest(dataset)}"']
+    if split_model is not None:
+        changes.append(f"model.name={OWN_MODEL}")
     if not isinstance(config, RunConfig):
-        return Chosen(read_config(config, words, plugins), given, own_model, config, tuple(words))
+        return CallArguments(read_config(config, changes, plugins), dataset, split_model, config, tuple(changes))
     plugin_files.load_plugins_of(plugins)
-    return Chosen(with_changes(config, words), given, own_model, None, tuple(words))
+    return CallArguments(with_changes(config, changes), dataset, split_model, None, tuple(changes))
 
 
 def _split(model: Any) -> "SplitModel":
@@ -82,34 +82,34 @@ def _split(model: Any) -> "SplitModel":
     return split(model)
 
 
-def _listed(settings: Iterable[str]) -> list[str]:
-    words = [settings] if isinstance(settings, str) else list(settings)
-    if isinstance(settings, Mapping) or not all(isinstance(word, str) for word in words):
+def _setting_texts(settings: Iterable[str]) -> list[str]:
+    texts = [settings] if isinstance(settings, str) else list(settings)
+    if isinstance(settings, Mapping) or not all(isinstance(text, str) for text in texts):
         raise InputError(
             f"settings are a {type(settings).__name__} of other things than text; give a list such as ['train.rounds=5'], or "
             "keywords such as train={'rounds': 5}"
         )
-    return words
+    return texts
 
 
-def _words(sections: Mapping[str, Any]) -> list[str]:
+def _section_texts(sections: Mapping[str, Any]) -> list[str]:
     """{"train": {"rounds": 5}} -> ["train.rounds=5"]; plain text for data or model is the name."""
     named = {
-        section: {"name": part} if section in ("data", "model") and isinstance(part, str) else part
-        for section, part in sections.items()
+        section: {"name": value} if section in ("data", "model") and isinstance(value, str) else value
+        for section, value in sections.items()
     }
-    return [f"{name}={_text(name, value)}" for name, value in flatten(named).items()]
+    return [f"{name}={_value_text(name, value)}" for name, value in flatten(named).items()]
 
 
-def _text(name: str, value: Any) -> str:
+def _value_text(name: str, value: Any) -> str:
     """A value as `--set` reads it."""
     try:
-        return json.dumps(value, ensure_ascii=False, default=_plain)
+        return json.dumps(value, ensure_ascii=False, default=_json_value)
     except TypeError:
         raise InputError(f"{name} is a {type(value).__name__}; give a number, text, true or false, or a list") from None
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Paths, and NumPy's numbers and arrays, as JSON has them."""
     if isinstance(value, Path):
         return str(value)

@@ -1,4 +1,4 @@
-"""`hsfl.plan`. With a cost table it needs no torch."""
+"""`hsfl.plan`: cuts and an allocation for a fleet, without training. With a cost table it needs no torch."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.allocation.cuts.search import OnProgress
-from hsfl.api.arguments import Chosen, Config, config_of_call
+from hsfl.api.arguments import CallArguments, Config, arguments_of_call
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable
 from hsfl.planning.fleet_from_file import described
@@ -36,28 +36,31 @@ def plan(
     samples are those of the data set; where `input_shape`, `num_classes` (or `cost`, a cost table) and `samples_per_client`
     say all of it, no data are read. progress: is called with what is searched, its step and the best round in seconds.
     """
-    chosen = config_of_call(config, settings, data, model, plugins, sections)
-    chosen.check(planning=True)
-    if cost is not None and chosen.model is not None:
+    arguments = arguments_of_call(config, settings, data, model, plugins, sections)
+    arguments.check(planning=True)
+    if cost is not None and arguments.model is not None:
         raise InputError("a model and a cost table are given; leave one of them out")
-    seen = expected_samples(
-        chosen.config,
-        chosen.data,
+    survey = expected_samples(
+        arguments.config,
+        arguments.data,
         shape=input_shape,
         num_classes=num_classes,
         samples_per_client=samples_per_client,
         cost=cost is not None,
     )
-    world = world_of(chosen.config, cost) if cost is not None else _world(chosen, seen.shape, seen.num_classes)
-    answer = make_plan(chosen.config, world.named(seen.client_names), seen.num_samples, progress)
-    assumed = describe_plan(described(chosen.config), seen.num_samples.tolist(), seen.data)
-    return replace(answer, notes=[*seen.notes, *answer.notes], assumed=assumed)
+    if cost is not None:
+        world = world_of(arguments.config, cost)
+    else:
+        world = _measured_world(arguments, survey.shape, survey.num_classes)
+    answer = make_plan(arguments.config, world.named(survey.client_names), survey.num_samples, progress)
+    assumed = describe_plan(described(arguments.config), survey.num_samples.tolist(), survey.data)
+    return replace(answer, notes=[*survey.notes, *answer.notes], assumed=assumed)
 
 
-def _world(chosen: Chosen, shape: tuple[int, ...], num_classes: int) -> World:
-    if chosen.model is not None:
+def _measured_world(arguments: CallArguments, shape: tuple[int, ...], num_classes: int) -> World:
+    if arguments.model is not None:
         from hsfl.models.sample_fit import check_fits, example  # here, because they load torch
 
-        targets = expected_task(chosen.config, chosen.data).targets
-        check_fits(chosen.model, example(shape, chosen.model.input_dtype), num_classes, targets)
-    return make_world(chosen.config, tuple(shape), num_classes, chosen.model)
+        targets = expected_task(arguments.config, arguments.data).targets
+        check_fits(arguments.model, example(shape, arguments.model.input_dtype), num_classes, targets)
+    return make_world(arguments.config, tuple(shape), num_classes, arguments.model)

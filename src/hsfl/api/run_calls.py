@@ -1,4 +1,4 @@
-"""`hsfl.run` and `hsfl.compare`."""
+"""`hsfl.run` trains and writes a run folder; `hsfl.compare` does so for several frameworks and sums them up."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hsfl.api.arguments import Config, config_of_call
+from hsfl.api.arguments import Config, arguments_of_call
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.framework_table import COMPARED
@@ -23,11 +23,11 @@ from hsfl.runs.folder import RunFolder
 from hsfl.runs.progress import Observer
 from hsfl.runs.records import RoundRecord
 from hsfl.runs.round_tables import phase_table, round_table
-from hsfl.runs.studies import compare_runs as comparing
+from hsfl.runs.studies.compare_runs import run_contenders
 from hsfl.runs.studies.run_many import Told
 from hsfl.runs.write_records import Summary
 
-PAGE = "report.html"
+PAGE_NAME = "report.html"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def run(
     plugins: Iterable[str | Path] = (),
     **sections: Any,
 ) -> Result:
-    """Train as the config says and write a run folder: `out`, or a new one under runs/. Ctrl-C ends the run cleanly.
+    """Train as the config says and write a run folder: `out`, or a new folder under runs/. Ctrl-C ends the run cleanly.
 
     config, settings, sections: a config and changes to it, see `hsfl.api.arguments`; `hsfl.run("demo", train={"rounds": 5})`.
     data: from `hsfl.dataset`. A name or a mapping sets the config's `data`.
@@ -74,11 +74,11 @@ def run(
     observer: is told what happens (`hsfl.Observer`). progress: show it on stderr. Without either, warnings are shown.
     report: write `report.html` into the folder, as the command does. plugins: Python files that register methods of your own.
     """
-    chosen = config_of_call(config, settings, data, model, plugins, sections)
-    chosen.check()
-    folder, watching = new_folder(chosen.config) if out is None else Path(out), _observer(observer, progress)
-    summary = loop.train_run(chosen.config, folder, resume, watching, chosen.data, chosen.model)
-    return Result(**asdict(summary), folder=folder, report=_page(folder, watching) if report else None)
+    arguments = arguments_of_call(config, settings, data, model, plugins, sections)
+    arguments.check()
+    folder, run_observer = new_folder(arguments.config) if out is None else Path(out), _observer(observer, progress)
+    summary = loop.train_run(arguments.config, folder, resume, run_observer, arguments.data, arguments.model)
+    return Result(**asdict(summary), folder=folder, report=_write_page(folder, run_observer) if report else None)
 
 
 def compare(
@@ -116,17 +116,17 @@ def compare(
         raise InputError(f"frameworks are {labels} and seeds {seeds}; give one framework and one seed at least")
     if figures:
         matplotlib()  # before hours of training, not after
-    chosen = config_of_call(config, settings, data, model, plugins, sections)
-    chosen.check_contenders(labels)
-    check_target(target, expected_task(chosen.config, chosen.data).metric)
-    comparing.run_contenders(
-        chosen.config,
+    arguments = arguments_of_call(config, settings, data, model, plugins, sections)
+    arguments.check_contenders(labels)
+    check_target(target, expected_task(arguments.config, arguments.data).metric)
+    run_contenders(
+        arguments.config,
         labels,
         folder,
         seeds,
         show=Told(_console(), quiet=not progress),
-        dataset=chosen.data,
-        model=chosen.model,
+        dataset=arguments.data,
+        model=arguments.model,
         train_once=train_once,
     )
     comparison = read_comparison(folder, target, labels)
@@ -134,7 +134,7 @@ def compare(
     if figures:
         write_figures(comparison, folder)
     if report:
-        _page(folder, _observer(None, False))
+        _write_page(folder, _observer(None, False))
     return comparison
 
 
@@ -148,16 +148,16 @@ def _console() -> Console:
     return Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
-def _observer(own: Observer | None, shown: bool, name: str | None = None) -> Observer:
-    if own is not None and shown:
+def _observer(observer: Observer | None, show_progress: bool, name: str | None = None) -> Observer:
+    if observer is not None and show_progress:
         raise InputError("progress=True shows what your observer is told; leave one of them out")
-    return own or progress.observer(_console(), not shown, name)
+    return observer or progress.observer(_console(), not show_progress, name)
 
 
-def _page(folder: Path, observer: Observer) -> Path | None:
+def _write_page(folder: Path, observer: Observer) -> Path | None:
     """Write the page of a folder. A page that cannot be written is a warning, never the end of a long run."""
     try:
-        return write_page([folder], folder / PAGE)
+        return write_page([folder], folder / PAGE_NAME)
     except Exception as error:
-        observer.warns(f"no {PAGE}: {' '.join(str(error).split()) or type(error).__name__}")
+        observer.warns(f"no {PAGE_NAME}: {' '.join(str(error).split()) or type(error).__name__}")
         return None

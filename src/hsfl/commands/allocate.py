@@ -1,15 +1,13 @@
-"""`hsfl allocate`: one round is solved from explicit numbers. Imports no torch."""
+"""`hsfl allocate`: one round, given by explicit numbers, is solved. Imports no torch."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Column, Table
 
 from hsfl.commands.console import (
+    Json,
     Options,
     Plugins,
     need_plan_extra,
@@ -17,6 +15,7 @@ from hsfl.commands.console import (
     out_console,
     print_json,
     read_options,
+    show_table,
 )
 from hsfl.errors import InputError
 from hsfl.formats import brief, giga, seconds, took
@@ -28,33 +27,14 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 
-def parse_cuts(text: str | None) -> list[int] | None:
+def _parse_cuts(text: str | None) -> list[int] | None:
     """The cuts of an option: 3,4,3 -> [3, 4, 3]."""
     if text is None:
         return None
     try:
-        return [int(part) for part in text.split(",")]
+        return [int(cut) for cut in text.split(",")]
     except ValueError:
         raise InputError(f"--cuts is {text!r}; give one whole number for each client, such as 3,4,3") from None
-
-
-def show_table(console: Console, headers: Sequence[str], rows: Sequence[Sequence[str]], styles: Any = None) -> None:
-    """Print a table whose words and numbers are never cut: on a narrow screen cells wrap between words, or lines run over.
-
-    styles: one for each row, such as "bold"; None for plain rows.
-    """
-    columns = zip(headers, *rows)
-    widths = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
-    table = Table(
-        *(Column(header, min_width=width) for header, width in zip(headers, widths)),
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
-    for row, style in zip(rows, styles or [None] * len(rows)):
-        table.add_row(*row, style=style)
-    console.print(table, crop=False)
 
 
 def show_answer(answer: "Allocation", scenario: "Scenario", console: Console) -> None:
@@ -78,16 +58,22 @@ def show_answer(answer: "Allocation", scenario: "Scenario", console: Console) ->
         "mini-batch), the model once; the main server's cycles in G/s",
     )
     headers = ("client", "cut", "G/s", band, "own", "smashed", "server", "gradient", "model\nup", "model\ndown")
-    names = enumerate(answer.phases.values())  # in the answer's order: four phases of a batch, two of a model
-    each_s = [values * scenario.num_batches if place < 4 else values for place, values in names]
+    phase_values = enumerate(answer.phases.values())  # in the answer's order: four phases of a batch, two of a model
+    phases_s = [values * scenario.num_batches if position < 4 else values for position, values in phase_values]
     rows = [
-        (str(k), str(cut), giga(answer.server_hz[k]), _owned(answer, k), *(brief(part[k]) for part in each_s))
+        (
+            str(k),
+            str(cut),
+            giga(answer.server_hz[k]),
+            _channels_cell(answer, k),
+            *(brief(phase_s[k]) for phase_s in phases_s),
+        )
         for k, cut in enumerate(answer.cuts)
     ]
     show_table(console, headers, rows)
 
 
-def _owned(answer: "Allocation", k: int) -> str:
+def _channels_cell(answer: "Allocation", k: int) -> str:
     if not answer.kept[k]:
         return "sits out"
     if answer.owner is not None:
@@ -117,7 +103,7 @@ def allocate_command(
     seed: Annotated[int, typer.Option(help="The seed of the search for cuts, 0 or more.")] = 0,
     changes: Options = None,
     plugin: Plugins = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print the answer as JSON, for programs.")] = False,
+    as_json: Json = False,
     out: Annotated[Path | None, typer.Option(help="Write the answer to this file, too.")] = None,
 ) -> None:
     """Allocate cycles, subchannels and power for one round, with a proven gap."""
@@ -128,10 +114,10 @@ def allocate_command(
 
         options = read_options(changes, plugin, solver.split("+"))
         one_round = Scenario.read(scenario)
-        answer = allocate(one_round, parse_cuts(cuts), solver, time_limit_s, gap, seed, options)
+        answer = allocate(one_round, _parse_cuts(cuts), solver, time_limit_s, gap, seed, options)
         if out is not None:
             answer.write(out)
-    if json_:
+    if as_json:
         print_json(answer.to_dict())
     else:
         show_answer(answer, one_round, out_console)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hsfl.commands.console import Json, need_deploy_extra, one_line_errors, out_console, print_json
+from hsfl.commands.console import Json, need_deploy_extra, one_line_errors, out_console, print_json, show_table
 from hsfl.formats import count
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Name = Annotated[str, typer.Argument(help="The device's name, such as ward-1; ma
 YEAR = 365
 
 
-def _authority(folder: Path) -> "Authority":
+def _open_authority(folder: Path) -> "Authority":
     need_deploy_extra()
     from hsfl.deploy.trust.authority import Authority  # here, because cryptography is an extra
 
@@ -40,16 +40,16 @@ def init_command(folder: Folder = Path("certs"), days: Days = YEAR, as_json: Jso
 
         authority = Authority.create(folder, days)
         issued = authority.issued()
-    _tell(authority, issued, as_json)
+    _show_issued(authority, issued, as_json)
 
 
 @commands.command("add", epilog="Example: `hsfl certs add ward-1`, then copy certs/ward-1 to the device")
 def add_command(name: Name, folder: Folder = Path("certs"), days: Days = YEAR, as_json: Json = False) -> None:
     """Issue a certificate for a new device, by the CA that is there."""
     with one_line_errors():
-        authority = _authority(folder)
+        authority = _open_authority(folder)
         issued = [authority.add(name, days)]
-    _tell(authority, issued, as_json)
+    _show_issued(authority, issued, as_json)
 
 
 @commands.command("renew", epilog="Example: `hsfl certs renew` once a month, or `hsfl certs renew ward-1`")
@@ -67,9 +67,9 @@ def renew_command(
     Copy the bundles again afterwards; a running server takes up its new certificate by itself.
     """
     with one_line_errors():
-        authority = _authority(folder)
+        authority = _open_authority(folder)
         issued = authority.renew(names or [], days)
-    _tell(authority, issued, as_json)
+    _show_issued(authority, issued, as_json)
 
 
 @commands.command(
@@ -79,33 +79,33 @@ def renew_command(
 def revoke_command(name: Name, folder: Folder = Path("certs"), as_json: Json = False) -> None:
     """Put a device's certificates on the denylist. Running servers reread the denylist and end the device's streams."""
     with one_line_errors():
-        authority = _authority(folder)
+        authority = _open_authority(folder)
         issued = authority.revoke(name)
-    serials = [f"{one.serial:x}" for one in issued]
+    serials = [f"{certificate.serial:x}" for certificate in issued]
     if as_json:
         print_json({"name": name, "revoked": serials, "denylist": str(authority.own / "denylist.txt")})
         return
-    _say(f"revoked {name}: {count(len(serials), 'certificate')}, serial {', '.join(serials)}")
-    _say(f"copy {authority.own / 'denylist.txt'} into the bundles on both servers; they reread it while they run")
+    _print_text(f"revoked {name}: {count(len(serials), 'certificate')}, serial {', '.join(serials)}")
+    _print_text(
+        f"copy {authority.own / 'denylist.txt'} into the bundles on both servers; they reread it while they run"
+    )
 
 
 @commands.command("list")
 def list_command(folder: Folder = Path("certs"), as_json: Json = False) -> None:
     """Show every certificate with its expiry and state."""
     with one_line_errors():
-        authority = _authority(folder)
-        rows = [_row(one, authority.now) for one in authority.issued()]
+        authority = _open_authority(folder)
+        rows = [_certificate_row(certificate, authority.now) for certificate in authority.issued()]
     end = authority.certificate.not_valid_after_utc
     if as_json:
         print_json({"ca": {"expires": _date(end)}, "certificates": rows})
         return
-    _show(rows)
-    _say(f"the CA expires on {_date(end)}")
+    _show_certificates(rows)
+    _print_text(f"the CA expires on {_date(end)}")
 
 
-def _show(rows: list[dict[str, Any]]) -> None:
-    from hsfl.commands.allocate import show_table
-
+def _show_certificates(rows: list[dict[str, Any]]) -> None:
     cells = [(r["name"], r["role"], r["state"], r["expires"], str(r["days_left"]), r["serial"]) for r in rows]
     styles = [
         "red" if r["state"] in ("expired", "expires soon") else "dim" if r["state"] != "valid" else None for r in rows
@@ -113,30 +113,38 @@ def _show(rows: list[dict[str, Any]]) -> None:
     show_table(out_console, ("name", "role", "state", "expires", "days left", "serial"), cells, styles)
 
 
-def _row(one: "Issued", now: datetime) -> dict[str, Any]:
-    left = (one.valid_until - now).days
-    expires = _date(one.valid_until)
-    return {"name": one.name, "role": one.role, "state": one.state(now), "expires": expires, "days_left": left} | {
-        "serial": f"{one.serial:x}"
+def _certificate_row(certificate: "Issued", moment: datetime) -> dict[str, Any]:
+    days_left = (certificate.valid_until - moment).days
+    expires = _date(certificate.valid_until)
+    return {
+        "name": certificate.name,
+        "role": certificate.role,
+        "state": certificate.state(moment),
+        "expires": expires,
+        "days_left": days_left,
+        "serial": f"{certificate.serial:x}",
     }
 
 
-def _tell(authority: "Authority", issued: list["Issued"], as_json: bool) -> None:
+def _show_issued(authority: "Authority", issued: list["Issued"], as_json: bool) -> None:
     """Say what was issued and which folder goes where."""
-    rows = [_row(one, authority.now) | {"bundle": str(authority.bundle_of(one.name))} for one in issued]
+    rows = [
+        _certificate_row(certificate, authority.now) | {"bundle": str(authority.bundle_of(certificate.name))}
+        for certificate in issued
+    ]
     if as_json:
         print_json({"certificates": rows})
         return
     for row in rows:
         place = "the host of the " + row["role"] + " server" if row["role"] != "client" else "the device"
-        _say(f"{row['name']}: valid until {row['expires']}; copy {row['bundle']} to {place}")
+        _print_text(f"{row['name']}: valid until {row['expires']}; copy {row['bundle']} to {place}")
     if not rows:
-        _say("no certificate expires within 30 days; hsfl certs renew NAME renews one all the same")
+        _print_text("no certificate expires within 30 days; hsfl certs renew NAME renews one all the same")
 
 
 def _date(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d}"
 
 
-def _say(line: str) -> None:
-    out_console.print(line, soft_wrap=True)
+def _print_text(text: str) -> None:
+    out_console.print(text, soft_wrap=True)

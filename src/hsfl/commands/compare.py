@@ -1,4 +1,4 @@
-"""`hsfl compare`."""
+"""`hsfl compare`: several frameworks on the same fleets, data and budget; tables, figures and a page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,7 @@ from hsfl.commands.console import (
     quoted,
     say_compiling,
 )
-from hsfl.commands.report import page_beside, say_page, say_stopped
+from hsfl.commands.report import say_page, say_stopped, write_page_beside
 
 commands = typer.Typer()
 
@@ -79,40 +79,40 @@ def compare_command(
     with one_line_errors():
         from hsfl.config import read_config
         from hsfl.framework_table import COMPARED
-        from hsfl.report.comparison_summary import check_target, gained, read_comparison
+        from hsfl.report.comparison_summary import check_target, gain_sentences, read_comparison
         from hsfl.runs.client_data import expected_task
         from hsfl.runs.studies.contenders import contender
         from hsfl.runs.unused_settings import refuse_unused_by_contenders
 
         labels = frameworks or list(COMPARED)
-        words = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
-        base = read_config(config, words, plugin or ())
+        all_changes = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
+        base = read_config(config, all_changes, plugin or ())
         check_target(target, expected_task(base).metric)
-        refuse_unused_by_contenders(config, words, [base], labels)
+        refuse_unused_by_contenders(config, all_changes, [base], labels)
         # The rest is imported here, because torch takes seconds to load, and a typo should not wait for it.
         from hsfl.report.figure_style import matplotlib
         from hsfl.report.plots import write_figures
-        from hsfl.runs.studies import compare_runs as comparing
+        from hsfl.runs.studies.compare_runs import run_contenders
         from hsfl.runs.studies.run_many import Told
 
         matplotlib()  # before hours of training, not after
         if not quiet:
             say_compiling(console, [contender(base, label).allocation.policy for label in labels])
         try:
-            comparing.run_contenders(base, labels, out, seeds, jobs, Told(console, quiet), train_once=train_once)
+            run_contenders(base, labels, out, seeds, jobs, Told(console, quiet), train_once=train_once)
         except KeyboardInterrupt:
             say_stopped(out, console)
             raise typer.Exit(130) from None
         comparison = read_comparison(out, target, labels)
         written = comparison.write(out) + write_figures(comparison, out)
-    page = page_beside(out)
-    lines = gained(comparison)
+    page = write_page_beside(out)
+    sentences = gain_sentences(comparison)
     if as_json:
         files = [*written, *([page] if page is not None else [])]
-        print_json(comparison.to_json() | {"gained": lines} | {"files": [str(path) for path in files]})
+        print_json(comparison.to_json() | {"gained": sentences} | {"files": [str(path) for path in files]})
         return
     out_console.print(comparison.to_rich())
-    for line in lines:
-        out_console.print(line, soft_wrap=True)
+    for sentence in sentences:
+        out_console.print(sentence, soft_wrap=True)
     out_console.print(f"tables and figures are in {out}", soft_wrap=True)
     say_page(page)

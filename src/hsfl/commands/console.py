@@ -1,8 +1,8 @@
-"""What all commands share: consoles, options, and errors of one line."""
+"""What all commands share: the consoles, common options, one-line errors, tables, and the JSON of `--json` (`print_json`)."""
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,26 +10,30 @@ from typing import Annotated, Any
 from unicodedata import category
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.segment import Segment
+from rich.table import Column, Table
 from rich.text import Text
 
 from hsfl.errors import InputError
 
 
 class PlainConsole(Console):
-    """A console that shows people's words (paths, class names) as they are: no markup, no emoji codes, no colours for numbers, and a
-    sign in the place of every control character, since an escape sequence in a file could rewrite the terminal."""
+    """A console that shows text from files (paths, class names) as it is: no markup, no emoji codes, no colours for numbers.
+
+    U+FFFD stands in place of every control character, because an escape sequence in a file could rewrite the terminal.
+    """
 
     def __init__(self, stderr: bool) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
 
     def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=without_controls(segment.text))
+            yield segment if segment.control else segment._replace(text=_without_controls(segment.text))
 
 
-def without_controls(text: str) -> str:
+def _without_controls(text: str) -> str:
     """The text with U+FFFD for control, format and surrogate characters; ends of lines stay."""
     if text.isascii() and text.isprintable():
         return text
@@ -69,7 +73,7 @@ Plugins = Annotated[
 
 
 def load_plugins(files: list[str] | None) -> list[str]:
-    """Run the user's own files, so that the names that they register are known; returns the files."""
+    """Run the plugin files, which register names; returns the files."""
     if files:
         from hsfl import plugins
 
@@ -105,46 +109,64 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        _say_error(str(error))
+        _print_error(str(error))
         raise typer.Exit(2) from None
     except MemoryError as error:
-        _say_error(f"not enough memory ({error}); lower data.limit, data.image_size or train.batch_size")
+        _print_error(f"not enough memory ({error}); lower data.limit, data.image_size or train.batch_size")
         raise typer.Exit(2) from None
     except (Exception, SystemExit) as error:
-        if (words := _words(error)) is None:
+        if (explanation := _explain_error(error)) is None:
             raise
-        _say_error(words)
+        _print_error(explanation)
         raise typer.Exit(2) from None
 
 
-def _words(error: BaseException) -> str | None:
-    """What to say of an error that is no mistake of this package; None for such a mistake, which is shown with its
-    traceback."""
+def _explain_error(error: BaseException) -> str | None:
+    """A sentence for an error that is not a bug of this package; None for a bug, which is shown with its traceback."""
     from hsfl.plugins import explain_failure
 
     if isinstance(error, RuntimeError) and "allocate memory" in str(error):
         return "not enough memory for this; choose smaller images, batches or models"
-    if (words := explain_failure(error)) is not None:
-        return words
+    if (explanation := explain_failure(error)) is not None:
+        return explanation
     return f"{error}; check the place and try again" if isinstance(error, OSError) else None
 
 
-def _say_error(text: str) -> None:
-    line = Text.assemble(("error:", "red"), " ", " ".join(text.split()))
-    err_console.print(line, soft_wrap=True)
+def _print_error(text: str) -> None:
+    message = Text.assemble(("error:", "red"), " ", " ".join(text.split()))
+    err_console.print(message, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON, in which a number that is infinite or NaN becomes null."""
+    """Print the answer of a command under `--json`. A number that is infinite or NaN becomes null."""
     print(json.dumps(_finite(value), indent=1, allow_nan=False))
 
 
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
+        return {name: _finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def show_table(console: Console, headers: Sequence[str], rows: Sequence[Sequence[str]], styles: Any = None) -> None:
+    """Print a table whose words and numbers are never cut: on a narrow screen cells wrap between words, or rows run over.
+
+    styles: a style for each row, such as "bold", or None for a plain row.
+    """
+    columns = zip(headers, *rows)
+    widths = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
+    table = Table(
+        *(Column(header, min_width=width) for header, width in zip(headers, widths)),
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
+    for row, style in zip(rows, styles or [None] * len(rows)):
+        table.add_row(*row, style=style)
+    console.print(table, crop=False)
 
 
 def quoted(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`hsfl cost`."""
+"""`hsfl cost`: what every cut of a model costs, as a table, as JSON or as a file for `hsfl plan --cost`."""
 
 from math import prod
 from pathlib import Path
@@ -86,9 +86,9 @@ def cost_command(
 
 
 def read_shape(text: str) -> tuple[int, ...]:
-    """The shape of a sample from words: 3,32,32 or 3x32x32 for images; other samples have one number or more."""
+    """The shape of a sample from a text: 3,32,32 or 3x32x32 for images; other samples have one number or more."""
     try:
-        sizes = tuple(int(word) for word in text.replace("x", ",").split(","))
+        sizes = tuple(int(side) for side in text.replace("x", ",").split(","))
     except ValueError:
         raise InputError(f"--input is {text!r}; give channels, height and width, such as 3,32,32") from None
     if not all(1 <= size <= MOST_SIDE for size in sizes) or prod(sizes) > MOST_NUMBERS:

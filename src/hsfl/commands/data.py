@@ -1,4 +1,4 @@
-"""`hsfl data`."""
+"""`hsfl data list`, `hsfl data show` and `hsfl data fetch`: look at data sets and download them."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,31 +37,33 @@ DATA_SETS = {  # what the data set is, and patterns of a file that it has within
 FROM_PACKAGES = {"digits": "sklearn", "pydoc": "pydoc_data"}
 
 
-def _is_here(name: str, marks: tuple[str, ...] | None, where: Path) -> bool | None:
+def _is_present(name: str, patterns: tuple[str, ...] | None, folder: Path) -> bool | None:
     if name in FROM_PACKAGES:
         return find_spec(FROM_PACKAGES[name]) is not None
-    return None if marks is None else any(True for mark in marks for _ in where.glob(mark))
+    return None if patterns is None else any(True for pattern in patterns for _ in folder.glob(pattern))
 
 
 @commands.command("list", epilog="Example: `hsfl data list --data-dir DIR`")
-def data_list(data_dir: DataDir = None, plugin: Plugins = None, as_json: Json = False) -> None:
+def data_list_command(data_dir: DataDir = None, plugin: Plugins = None, as_json: Json = False) -> None:
     """List the data sets that HSFL reads, and say which of them are here."""
     with one_line_errors():
         from hsfl.data.registry import find_data_dir
         from hsfl.plugins import REGISTERED
 
         load_plugins(plugin)
-        where = find_data_dir(data_dir)
-        own = {name: "your own" for kind, name in REGISTERED if kind == "data set"}
-        here = {name: _is_here(name, marks, where) for name, (_, marks) in DATA_SETS.items()} | dict.fromkeys(own)
-        words = {name: what for name, (what, _) in DATA_SETS.items()} | own
+        folder = find_data_dir(data_dir)
+        plugin_data_sets = {name: "your own" for kind, name in REGISTERED if kind == "data set"}
+        present = {name: _is_present(name, marks, folder) for name, (_, marks) in DATA_SETS.items()} | dict.fromkeys(
+            plugin_data_sets
+        )
+        descriptions = {name: what for name, (what, _) in DATA_SETS.items()} | plugin_data_sets
     if as_json:
-        rows = [{"name": name, "here": here[name], "what": what} for name, what in words.items()]
-        print_json({"dir": str(where), "data": rows})
+        rows = [{"name": name, "here": present[name], "what": what} for name, what in descriptions.items()]
+        print_json({"dir": str(folder), "data": rows})
         return
-    table = Table("name", "here", "what", title=f"in {where}", title_justify="left")
-    for name, what in words.items():
-        table.add_row(name, {True: "yes", False: "no", None: "-"}[here[name]], what)
+    table = Table("name", "here", "what", title=f"in {folder}", title_justify="left")
+    for name, what in descriptions.items():
+        table.add_row(name, {True: "yes", False: "no", None: "-"}[present[name]], what)
     out_console.print(table)
 
 
@@ -71,7 +73,7 @@ def data_list(data_dir: DataDir = None, plugin: Plugins = None, as_json: Json = 
     "- `hsfl data show ham10000 --data-dir DIR`\n"
     "- `hsfl data show csv:rows.csv --set data.target_column=kind --set data.client_column=machine`",
 )
-def data_show(
+def data_show_command(
     name: Annotated[
         str,
         typer.Argument(
@@ -93,9 +95,9 @@ def data_show(
         from hsfl.data.registry import class_counts_of, samples_of_clients
         from hsfl.runs.client_data import read_data
 
-        words = [*(changes or []), f"data.name={quoted(name)}"]
-        words += [f"data.dir={quoted(str(data_dir))}"] if data_dir is not None else []
-        dataset = read_data(read_config(None, words, plugin or ()))
+        all_changes = [*(changes or []), f"data.name={quoted(name)}"]
+        all_changes += [f"data.dir={quoted(str(data_dir))}"] if data_dir is not None else []
+        dataset = read_data(read_config(None, all_changes, plugin or ()))
         counts, held = class_counts_of(dataset), samples_of_clients(dataset)
     shape = "x".join(map(str, dataset.train_x.shape[1:]))
     if as_json:
@@ -114,7 +116,7 @@ def data_show(
 
 
 @commands.command("fetch", epilog="Example: `hsfl data fetch mnist --data-dir data`")
-def data_fetch(
+def data_fetch_command(
     name: Annotated[str, typer.Argument(help="mnist or cifar10.")],
     data_dir: DataDir = None,
     base_url: Annotated[

@@ -61,29 +61,39 @@ def measure_command(
     from hsfl import fleet_file  # here, because other commands need not wait for it
 
     with one_line_errors():
-        own = name if name is not None else platform.node() or "device"
-        _check(own, server, name, up, down)
+        device_name = name if name is not None else platform.node() or "device"
+        _check_options(device_name, server, name, up, down)
         if out is not None:
             if out.suffix not in (".toml", ".json"):
                 raise InputError(f"-o is {out}; a fleet file is .toml or .json, such as fleet.toml")
-            fleet_file.check_free(out, None if server else own)
+            fleet_file.check_free(out, None if server else device_name)
         from hsfl.config import read_config
         from hsfl.files import write_atomic
         from hsfl.models.zoo import build
         from hsfl.training.speed import machine_memory_bits, training_speed
 
-        words = [*(changes or []), *([f"model.name={quoted(model)}"] if model is not None else [])]
-        settings = read_config(config, words, plugin or ())
-        part, train = settings.model, settings.train
-        shape, classes = _sample(settings, config is not None, None if input is None else read_shape(input), classes)
-        options = settings.options.of(part.name)
-        made = build(part.name, shape, classes, part.norm, part.stem, dropout=part.dropout, options=options)
-        with err_console.status(f"training {part.name} for {seconds:g} s ..."):
-            speed = training_speed(made.to(settings.device), shape, classes, train, seconds)
+        all_changes = [*(changes or []), *([f"model.name={quoted(model)}"] if model is not None else [])]
+        settings = read_config(config, all_changes, plugin or ())
+        model_settings, train = settings.model, settings.train
+        shape, classes = _sample_shape(
+            settings, config is not None, None if input is None else read_shape(input), classes
+        )
+        options = settings.options.of(model_settings.name)
+        split_model = build(
+            model_settings.name,
+            shape,
+            classes,
+            model_settings.norm,
+            model_settings.stem,
+            dropout=model_settings.dropout,
+            options=options,
+        )
+        with err_console.status(f"training {model_settings.name} for {seconds:g} s ..."):
+            speed = training_speed(split_model.to(settings.device), shape, classes, train, seconds)
         memory_bits = machine_memory_bits()
-        entry = fleet_file.device_entry(own, speed.flops_per_s, memory_bits, up, down)
+        entry = fleet_file.device_entry(device_name, speed.flops_per_s, memory_bits, up, down)
         entry = {"compute": entry["compute"]} if server else entry
-        note = f"{part.name} at {'x'.join(map(str, shape))}, batches of {train.batch_size}"
+        note = f"{model_settings.name} at {'x'.join(map(str, shape))}, batches of {train.batch_size}"
         if out is not None:
             text = fleet_file.added(out, entry, server, note)
             write_atomic(out, lambda scratch: scratch.write_text(text, "utf-8"))
@@ -91,20 +101,20 @@ def measure_command(
         print_json({"entry": entry, "flops_per_s": speed.flops_per_s, "step_s": speed.step_s, "num_steps": speed.num_steps,
                     "spread": speed.spread, "samples_per_s": speed.samples_per_s, "memory_bits": memory_bits})  # fmt: skip
         return
-    _say(speed, note, memory_bits)
+    _show_speed(speed, note, memory_bits)
     if out is None:
         text = fleet_file.toml(entry, "[main_server]" if server else "[[device]]", note)
         out_console.print(text.rstrip(), soft_wrap=True)
     else:
-        who = "the main server" if server else f"device {own!r}"
+        who = "the main server" if server else f"device {device_name!r}"
         out_console.print(f"wrote {who} to {out}", soft_wrap=True)
 
 
-def _sample(
+def _sample_shape(
     settings: "RunConfig", has_config: bool, shape: tuple[int, ...] | None, classes: int | None
 ) -> tuple[tuple[int, ...], int]:
-    """The shape of a sample and the number of classes: as asked for, else those of the config's data; without a config,
-    usual ones."""
+    """The shape of a sample and the number of classes: as asked for, else as the config's data have them; without a config,
+    SHAPE and CLASSES."""
     shape = shape or settings.model.input
     if shape is not None and classes is not None:
         return tuple(shape), classes
@@ -113,25 +123,25 @@ def _sample(
     from hsfl.runs.client_data import sample_facts
 
     try:
-        own_shape, own_classes = sample_facts(settings)
+        data_shape, data_classes = sample_facts(settings)
     except InputError as error:  # a server holds no data
-        own_shape, own_classes = SHAPE, CLASSES
+        data_shape, data_classes = SHAPE, CLASSES
         err_console.print(
             f"warning: samples of 3x32x32 in 10 classes are trained, since those of the config cannot be read ({error}); "
             "--input and --classes give others",
             soft_wrap=True,
         )
-    return tuple(shape or own_shape), classes or own_classes
+    return tuple(shape or data_shape), classes or data_classes
 
 
-def _check(own: str, server: bool, name: str | None, up: str | None, down: str | None) -> None:
+def _check_options(device_name: str, server: bool, name: str | None, up: str | None, down: str | None) -> None:
     for option, value in (("--name", name), ("--up", up), ("--down", down)):
         if server and value is not None:
             raise InputError(
                 f"{option} {value} describes a client, but --server is the main server; leave one of them out"
             )
-    if not own.strip() or not own.isprintable() or len(own) > 60:
-        raise InputError(f"--name is {own!r}; give up to 60 characters, such as ward-1")
+    if not device_name.strip() or not device_name.isprintable() or len(device_name) > 60:
+        raise InputError(f"--name is {device_name!r}; give up to 60 characters, such as ward-1")
     for option, value in (("--up", up), ("--down", down)):
         try:
             parse_quantity("rate", value) if value is not None else None
@@ -139,21 +149,21 @@ def _check(own: str, server: bool, name: str | None, up: str | None, down: str |
             raise InputError(f"{option} is {value!r}; {error}") from None
 
 
-def _say(speed: "Speed", note: str, memory_bits: float | None) -> None:
+def _show_speed(speed: "Speed", note: str, memory_bits: float | None) -> None:
     import torch  # here, because it takes seconds to load
 
     threads = torch.get_num_threads()
-    lines = [
+    sentences = [
         f"{note}: {speed.num_steps} steps of training on {threads} thread{'s' if threads > 1 else ''} (OMP_NUM_THREADS changes that)",
         f"a step takes {speed.step_s:.4g} s (half of them {speed.low_s:.4g} to {speed.high_s:.4g} s), that is "
         f"{speed.samples_per_s:.4g} samples/s of {quantity_text(speed.flops_per_sample, 'FLOP')} each, forward and backward",
         f"compute: training reaches {quantity_text(speed.flops_per_s, 'FLOP/s')}",
     ]
     if memory_bits is not None:
-        whole = f"training the whole model in such batches takes {size(speed.memory_bits / 8)}"
-        lines.append(f"memory: {size(memory_bits / 8)} in all; {whole}")
-    for line in lines:
-        out_console.print(line, soft_wrap=True)
+        model_memory = f"training the whole model in such batches takes {size(speed.memory_bits / 8)}"
+        sentences.append(f"memory: {size(memory_bits / 8)} in all; {model_memory}")
+    for sentence in sentences:
+        out_console.print(sentence, soft_wrap=True)
     if speed.spread > UNSTEADY:
         out_console.print(
             f"warning: the middle half of the steps spreads over {speed.spread:.0%} of the median, so something else was "

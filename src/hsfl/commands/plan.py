@@ -1,6 +1,6 @@
-"""`hsfl plan`: the optimiser for a fleet, or for one device. Torch is imported only where a model has to be measured.
+"""`hsfl plan`: the optimiser for a fleet, or with `--device` for one device, for which the seconds of every cut are shown.
 
-`hsfl plan --device`: the device is read from words, and the seconds of every cut are shown.
+Torch is imported only where a model has to be measured. The tables of a fleet's plan are in `plan_tables`.
 """
 
 import os
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hsfl import quantities
-from hsfl.commands.allocate import show_table
 from hsfl.commands.console import (
     Changes,
     DataDir,
@@ -24,10 +23,11 @@ from hsfl.commands.console import (
     print_json,
     quoted,
     say_compiling,
+    show_table,
 )
 from hsfl.commands.cost import read_shape
 from hsfl.commands.plan_tables import show_plan
-from hsfl.commands.report import page_beside, say_page
+from hsfl.commands.report import say_page, write_page_beside
 from hsfl.data.passes import samples_of_round
 from hsfl.errors import InputError, known
 from hsfl.formats import brief, seconds, significant
@@ -38,97 +38,15 @@ if TYPE_CHECKING:
     from hsfl.planning.world import World
     from hsfl.runs.client_data import Survey
 
-KINDS = {"cpu": "cycles", "compute": "compute", "memory": "memory", "up": "rate", "down": "rate"}
-
-
-def read_device(text: str) -> dict[str, float]:
-    """A device from words such as cpu=5e9,memory=1GiB,up=5Mbps,down=20Mbps. In the answer, cpu is in cycles per second,
-    compute in FLOPs per second, memory in bits, up and down in bits per second."""
-    device: dict[str, float] = {}
-    for part in filter(None, map(str.strip, text.split(","))):
-        name, equals, value = (word.strip() for word in part.partition("="))
-        name = known("--device field", name.lower(), KINDS)
-        if not equals:
-            raise InputError(f"--device {name} has no value; write {name}={quantities.KINDS[KINDS[name]].example}")
-        if name in device:
-            raise InputError(f"--device gives {name} twice; keep one of them")
-        try:
-            device[name] = quantities.parse_quantity(KINDS[name], value)
-        except InputError as error:
-            raise InputError(f"--device {name} is {value!r}; {error}") from None
-    if "cpu" in device and "compute" in device:
-        raise InputError("--device gives both cpu and compute, which both mean the speed; keep one of them")
-    if missing := [name for name in ("cpu", "up", "down") if name not in device and not _has_speed(name, device)]:
-        raise InputError(f"--device lacks {missing[0]}; give cpu=.. or compute=.., memory=.., up=.., down=..")
-    return device
-
-
-def _has_speed(name: str, device: dict[str, float]) -> bool:
-    return name == "cpu" and "compute" in device
-
-
-def device_assumptions(world: "World", settings: "RunConfig", samples_per_client: int) -> dict[str, Any]:
-    """What the answer for one device assumes."""
-    return {
-        "samples_per_client": samples_per_client,
-        "local_epochs": settings.train.local_epochs,
-        "batch_size": world.cost.batch_size if world.cost.memory_bits is not None else None,  # for memory_bits
-        "num_clients": settings.fleet.num_clients,
-        "server_hz": world.servers.main_hz / settings.fleet.num_clients,
-        "server_flops_per_s": world.servers.main_hz * world.servers.flops_per_cycle / settings.fleet.num_clients,
-        "tau_s": settings.train.tau_s,
-    }
-
-
-def training_s(row: dict[str, Any]) -> float:
-    """The seconds that tau_s limits: training and upload, without the download that follows. row: a row of
-    `device_table`."""
-    return float(row["round_s"]) - float(row["seconds"]["model_down"])
-
-
-def show_device(rows: list[dict[str, Any]], best: int | None, assumed: dict[str, Any]) -> None:
-    """Show every cut of `device_table` to people, the best cut in bold."""
-    epochs = f", {assumed['local_epochs']:g} local epochs," if assumed["local_epochs"] != 1 else ""
-    batch = "weights alone" if assumed["batch_size"] is None else f"a mini-batch of {assumed['batch_size']}"
-    out_console.print(
-        f"seconds of a round of {assumed['samples_per_client']} samples{epochs}; memory for "
-        f"{batch}; the device gets 1/{assumed['num_clients']} of the main server, "
-        f"{quantities.quantity_text(assumed['server_flops_per_s'], 'FLOP/s')} (--samples-per-client, train.batch_size, fleet.num_clients)",
-    )
-    names = {"client": "own", "smashed": "up", "server": "server", "gradient": "down"}
-    names |= {"model_up": "model\nup", "model_down": "model\ndown"}
-    cells = [
-        (
-            str(row["cut"]),
-            *(brief(row["seconds"][name]) for name in names),
-            significant(row["round_s"]),
-            significant(row["memory_bits"] / 8 / 2**20) + ("" if row["fits"] else "!"),
-        )
-        for row in rows
-    ]
-    styles = ["bold" if row["cut"] == best else None if row["fits"] else "dim" for row in rows]
-    show_table(out_console, ("cut", *names.values(), "round", "memory\nMiB"), cells, styles)
-    if not all(row["fits"] for row in rows):
-        out_console.print("! does not fit into the device's memory")
-    if best is None:
-        out_console.print("no cut fits; give the device more memory or train with a smaller batch")
-        return
-    out_console.print(f"cut {best} is the fastest that fits")
-    if assumed["tau_s"] is not None:
-        out_console.print(_about_tau(rows, best, assumed["tau_s"]))
-
-
-def _about_tau(rows: list[dict[str, Any]], best: int, tau_s: float) -> str:
-    needed_s = next(training_s(row) for row in rows if row["cut"] == best)
-    if needed_s <= tau_s:
-        return f"its training and upload take {seconds(needed_s, 4)}, within train.tau_s = {tau_s:g} s"
-    others = [str(row["cut"]) for row in rows if row["fits"] and training_s(row) <= tau_s]
-    way_out = f"in time: cut {', '.join(others)}" if others else "no cut that fits is in time; raise train.tau_s"
-    return f"its training and upload take {seconds(needed_s, 4)}, longer than train.tau_s = {tau_s:g} s; {way_out}"
-
-
 commands = typer.Typer()
 SHAPE, CLASSES, SAMPLES = (3, 32, 32), 10, 5000  # of a sample, and of each client, where no data set is named
+DEVICE_FIELDS = {
+    "cpu": "cycles",
+    "compute": "compute",
+    "memory": "memory",
+    "up": "rate",
+    "down": "rate",
+}  # kinds of quantities
 
 
 @commands.command(
@@ -188,70 +106,23 @@ def plan_command(
         from hsfl.planning.world import world_of
         from hsfl.runs.unused_settings import refuse_unused
 
-        words = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir is not None else [])]
-        settings = read_config(config, words, plugin or ())
-        refuse_unused(config, words, [settings], planning=True)
+        all_changes = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir is not None else [])]
+        settings = read_config(config, all_changes, plugin or ())
+        refuse_unused(config, all_changes, [settings], planning=True)
         need_plan_extra()
-        wanted = read_device(device) if device is not None else None
-        if wanted is not None and out is not None:
+        device_numbers = read_device(device) if device is not None else None
+        if device_numbers is not None and out is not None:
             raise InputError(f"--out {out} takes the plan of a fleet; leave it out with --device")
         _check_cost(cost, input, classes, samples_per_client, changes or [])
-        seen = _expect(settings, config is not None, cost, input, classes, samples_per_client)
-        world = world_of(settings, cost_table(settings, cost, seen)).named(seen.client_names)
-        if wanted is not None:
-            _plan_device(settings, world, wanted, round(float(seen.num_samples.mean())), as_json)
+        survey = _survey_data(settings, config is not None, cost, input, classes, samples_per_client)
+        world = world_of(settings, _cost_table(settings, cost, survey)).named(survey.client_names)
+        if device_numbers is not None:
+            _plan_device(settings, world, device_numbers, round(float(survey.num_samples.mean())), as_json)
         else:
-            _plan_fleet(settings, world, seen, out, as_json)
+            _plan_fleet(settings, world, survey, out, as_json)
 
 
-def _plan_device(
-    settings: "RunConfig", world: "World", device: dict[str, float], samples_per_client: int, as_json: bool
-) -> None:
-    """Say what every cut costs the device and which one is the fastest; the command fails if no cut fits."""
-    from hsfl.planning.fleet_plan import device_table
-
-    train = settings.train
-    trained_samples = float(samples_of_round(samples_per_client, train.batch_size, train.local_epochs))
-    rows, best = device_table(world, settings, trained_samples, device)
-    assumed = device_assumptions(world, settings, samples_per_client)
-    if as_json:
-        print_json({"cuts": rows, "best_cut": best, "assumed": assumed})
-    else:
-        show_device(rows, best, assumed)
-    raise typer.Exit(0 if best is not None else 2)
-
-
-def _plan_fleet(settings: "RunConfig", world: "World", seen: "Survey", out: Path | None, as_json: bool) -> None:
-    """Search the cuts, keep the plan and its page in the folder `out` if there is one, and show the plan."""
-    from hsfl.files import write_json
-    from hsfl.planning.fleet_from_file import described
-    from hsfl.planning.fleet_plan import make_plan
-    from hsfl.report.page.page_words import describe_plan
-    from hsfl.runs.provenance import keep_inputs
-
-    _check_sharing(settings, world)
-    _check_folder(out)
-    if err_console.is_terminal:
-        say_compiling(err_console, ["proposed"])
-    with err_console.status("choosing cuts ...") as status:
-        answer = make_plan(
-            settings, world, seen.num_samples, lambda what, step, best_s: status.update(_step(what, step, best_s))
-        )
-    assumed = describe_plan(described(settings), seen.num_samples.tolist(), seen.data)
-    answer = replace(answer, notes=[*seen.notes, *answer.notes], assumed=assumed)
-    page = None
-    if out is not None:
-        config = keep_inputs(out, settings)
-        write_json(out / "plan.json", asdict(answer) | {"config": config})
-        page = page_beside(out)
-    if as_json:
-        print_json(asdict(answer))
-        return
-    show_plan(answer)
-    say_page(page)
-
-
-def _expect(
+def _survey_data(
     settings: "RunConfig",
     has_config: bool,
     cost: Path | None,
@@ -259,7 +130,8 @@ def _expect(
     classes: int | None,
     samples_per_client: int | None,
 ) -> "Survey":
-    """Shape, classes and samples of the config's data set; where neither a config nor a data set is named, usual ones."""
+    """Shape, classes and samples of the config's data set; where neither a config nor a data set is named, SHAPE, CLASSES and
+    SAMPLES."""
     from hsfl.runs.client_data import expected_samples
 
     size = None if shape is None else read_shape(shape)
@@ -274,11 +146,7 @@ def _expect(
     )
 
 
-def _step(what: str, step: int, best_s: float) -> str:
-    return f"choosing cuts: {what} {step}, best round {seconds(best_s, 4)}"
-
-
-def cost_table(settings: "RunConfig", saved: Path | None, seen: "Survey") -> "CostTable":
+def _cost_table(settings: "RunConfig", saved: Path | None, survey: "Survey") -> "CostTable":
     """The saved cost table, or that of the config's model, which is measured with torch."""
     from hsfl.models.cost_table import CostTable
     from hsfl.planning.world import model_cost
@@ -286,7 +154,7 @@ def cost_table(settings: "RunConfig", saved: Path | None, seen: "Survey") -> "Co
     if saved is not None:
         return CostTable.load(saved)
     try:
-        return model_cost(settings, seen.shape, seen.num_classes)
+        return model_cost(settings, survey.shape, survey.num_classes)
     except ImportError as error:
         raise InputError(
             f"measuring {settings.model.name} needs torch ({error}); pip install torch, or give --cost with a table "
@@ -312,6 +180,46 @@ def _check_cost(
             raise InputError(
                 f"{option} {value} is for measuring a model, but --cost {saved} has its costs; leave one out"
             )
+
+
+# --- a fleet
+
+
+def _plan_fleet(settings: "RunConfig", world: "World", survey: "Survey", out: Path | None, as_json: bool) -> None:
+    """Search the cuts, keep the plan and its page in the folder `out` if there is one, and show the plan."""
+    from hsfl.files import write_json
+    from hsfl.planning.fleet_from_file import described
+    from hsfl.planning.fleet_plan import make_plan
+    from hsfl.report.page.page_words import describe_plan
+    from hsfl.runs.provenance import keep_inputs
+
+    _check_sharing(settings, world)
+    _check_folder(out)
+    if err_console.is_terminal:
+        say_compiling(err_console, ["proposed"])
+    with err_console.status("choosing cuts ...") as status:
+        answer = make_plan(
+            settings,
+            world,
+            survey.num_samples,
+            lambda what, step, best_s: status.update(_search_status(what, step, best_s)),
+        )
+    assumed = describe_plan(described(settings), survey.num_samples.tolist(), survey.data)
+    answer = replace(answer, notes=[*survey.notes, *answer.notes], assumed=assumed)
+    page = None
+    if out is not None:
+        config = keep_inputs(out, settings)
+        write_json(out / "plan.json", asdict(answer) | {"config": config})
+        page = write_page_beside(out)
+    if as_json:
+        print_json(asdict(answer))
+        return
+    show_plan(answer)
+    say_page(page)
+
+
+def _search_status(what: str, step: int, best_s: float) -> str:
+    return f"choosing cuts: {what} {step}, best round {seconds(best_s, 4)}"
 
 
 def _check_sharing(settings: "RunConfig", world: "World") -> None:
@@ -344,3 +252,113 @@ def _check_folder(out: Path | None) -> None:
         )
     if not os.access(out, os.W_OK):
         raise InputError(f"--out {out} cannot be written to; choose another folder")
+
+
+# --- one device
+
+
+def _plan_device(
+    settings: "RunConfig", world: "World", device: dict[str, float], samples_per_client: int, as_json: bool
+) -> None:
+    """Say what every cut costs the device and which one is the fastest; the command fails if no cut fits."""
+    from hsfl.planning.fleet_plan import device_table
+
+    train = settings.train
+    trained_samples = float(samples_of_round(samples_per_client, train.batch_size, train.local_epochs))
+    rows, best = device_table(world, settings, trained_samples, device)
+    assumed = _device_assumptions(world, settings, samples_per_client)
+    if as_json:
+        print_json({"cuts": rows, "best_cut": best, "assumed": assumed})
+    else:
+        _show_device(rows, best, assumed)
+    raise typer.Exit(0 if best is not None else 2)
+
+
+def read_device(description: str) -> dict[str, float]:
+    """A device from a text such as cpu=5e9,memory=1GiB,up=5Mbps,down=20Mbps. In the answer, cpu is in cycles per second,
+    compute in FLOPs per second, memory in bits, up and down in bits per second."""
+    device: dict[str, float] = {}
+    for entry in filter(None, map(str.strip, description.split(","))):
+        name, equals, value = (text.strip() for text in entry.partition("="))
+        name = known("--device field", name.lower(), DEVICE_FIELDS)
+        if not equals:
+            raise InputError(
+                f"--device {name} has no value; write {name}={quantities.KINDS[DEVICE_FIELDS[name]].example}"
+            )
+        if name in device:
+            raise InputError(f"--device gives {name} twice; keep one of them")
+        try:
+            device[name] = quantities.parse_quantity(DEVICE_FIELDS[name], value)
+        except InputError as error:
+            raise InputError(f"--device {name} is {value!r}; {error}") from None
+    if "cpu" in device and "compute" in device:
+        raise InputError("--device gives both cpu and compute, which both mean the speed; keep one of them")
+    if missing := [name for name in ("cpu", "up", "down") if name not in device and not _has_speed(name, device)]:
+        raise InputError(f"--device lacks {missing[0]}; give cpu=.. or compute=.., memory=.., up=.., down=..")
+    return device
+
+
+def _has_speed(name: str, device: dict[str, float]) -> bool:
+    return name == "cpu" and "compute" in device
+
+
+def _device_assumptions(world: "World", settings: "RunConfig", samples_per_client: int) -> dict[str, Any]:
+    """What the answer for one device assumes."""
+    return {
+        "samples_per_client": samples_per_client,
+        "local_epochs": settings.train.local_epochs,
+        "batch_size": world.cost.batch_size if world.cost.memory_bits is not None else None,  # for memory_bits
+        "num_clients": settings.fleet.num_clients,
+        "server_hz": world.servers.main_hz / settings.fleet.num_clients,
+        "server_flops_per_s": world.servers.main_hz * world.servers.flops_per_cycle / settings.fleet.num_clients,
+        "tau_s": settings.train.tau_s,
+    }
+
+
+def _training_s(row: dict[str, Any]) -> float:
+    """The seconds that tau_s limits: training and upload, without the download that follows. row: a row of
+    `device_table`."""
+    return float(row["round_s"]) - float(row["seconds"]["model_down"])
+
+
+def _show_device(rows: list[dict[str, Any]], best: int | None, assumed: dict[str, Any]) -> None:
+    """Show every cut of `device_table` to people, the best cut in bold."""
+    epochs = f", {assumed['local_epochs']:g} local epochs," if assumed["local_epochs"] != 1 else ""
+    batch = "weights alone" if assumed["batch_size"] is None else f"a mini-batch of {assumed['batch_size']}"
+    out_console.print(
+        f"seconds of a round of {assumed['samples_per_client']} samples{epochs}; memory for "
+        f"{batch}; the device gets 1/{assumed['num_clients']} of the main server, "
+        f"{quantities.quantity_text(assumed['server_flops_per_s'], 'FLOP/s')} (--samples-per-client, train.batch_size, fleet.num_clients)",
+    )
+    names = {"client": "own", "smashed": "up", "server": "server", "gradient": "down"}
+    names |= {"model_up": "model\nup", "model_down": "model\ndown"}
+    cells = [
+        (
+            str(row["cut"]),
+            *(brief(row["seconds"][name]) for name in names),
+            significant(row["round_s"]),
+            significant(row["memory_bits"] / 8 / 2**20) + ("" if row["fits"] else "!"),
+        )
+        for row in rows
+    ]
+    styles = ["bold" if row["cut"] == best else None if row["fits"] else "dim" for row in rows]
+    show_table(out_console, ("cut", *names.values(), "round", "memory\nMiB"), cells, styles)
+    if not all(row["fits"] for row in rows):
+        out_console.print("! does not fit into the device's memory")
+    if best is None:
+        out_console.print("no cut fits; give the device more memory or train with a smaller batch")
+        return
+    out_console.print(f"cut {best} is the fastest that fits")
+    if assumed["tau_s"] is not None:
+        out_console.print(_tau_sentence(rows, best, assumed["tau_s"]))
+
+
+def _tau_sentence(rows: list[dict[str, Any]], best: int, tau_s: float) -> str:
+    needed_s = next(_training_s(row) for row in rows if row["cut"] == best)
+    if needed_s <= tau_s:
+        return f"its training and upload take {seconds(needed_s, 4)}, within train.tau_s = {tau_s:g} s"
+    cuts_in_time = [str(row["cut"]) for row in rows if row["fits"] and _training_s(row) <= tau_s]
+    way_out = (
+        f"in time: cut {', '.join(cuts_in_time)}" if cuts_in_time else "no cut that fits is in time; raise train.tau_s"
+    )
+    return f"its training and upload take {seconds(needed_s, 4)}, longer than train.tau_s = {tau_s:g} s; {way_out}"

@@ -1,17 +1,15 @@
-"""The plan of `hsfl plan` for people: clients or quantiles over them, policies, and what is proven."""
+"""How `hsfl plan` shows the plan of a fleet: a table of clients or of quantiles, a table of policies, and what is proven."""
 
 from typing import Any
 
-from hsfl.commands.allocate import show_table
-from hsfl.commands.console import out_console
+from hsfl.commands.console import out_console, show_table
 from hsfl.formats import giga, percent, seconds, significant, took
 
 
 def show_plan(answer: Any) -> None:
-    """What a plan assumes, a table of clients or of quantiles, one of policies, and what is proven."""
-    from hsfl.allocation.policy_table import (
-        policy_row,
-    )  # here: importlib.metadata, which plugins need, is slow
+    """Print what a plan assumes, a table of clients or of quantiles, a table of policies, and what is proven."""
+    # here, because importlib.metadata, which plugins need, is slow
+    from hsfl.allocation.policy_table import policy_row
     from hsfl.report.page.page_words import plan_sentence
 
     out_console.print("assumed: " + " ".join(answer.assumed), soft_wrap=True)
@@ -22,8 +20,8 @@ def show_plan(answer: Any) -> None:
     else:
         _show_crowd(answer)
         rounds, cuts = f"{answer.num_samples} sampled rounds", "no allocation with these cuts"
-    if (held := plan_sentence(answer)) is not None:
-        out_console.print(held, soft_wrap=True)
+    if (sentence := plan_sentence(answer)) is not None:
+        out_console.print(sentence, soft_wrap=True)
     out_console.print()
     means = answer.baselines_s
     longer = [percent(mean_s / means["proposed"] - 1, 1, sign=True) for mean_s in means.values()]
@@ -43,7 +41,7 @@ def show_plan(answer: Any) -> None:
 
 
 def _show_crowd(answer: Any) -> None:
-    """Many clients in a few rows: how many have each cut, and quantiles over those of one round."""
+    """Print many clients in a few rows: how many have each cut, and quantiles over the clients of one round."""
     crowd = answer.crowd
     cuts = ", ".join(f"{number:,} at cut {cut}" for cut, number in crowd.cuts.items())
     chosen = round(sum(crowd.num_chosen) / len(crowd.num_chosen))
@@ -71,7 +69,7 @@ def _quantile_head(per_cent: int) -> str:
 
 
 def _show_clients(answer: Any) -> None:
-    """A row for each client: its cut, what it gets, and what holds it up."""
+    """Print a row for each client: its cut, what it gets, and what holds it up."""
     radio = answer.clients[0].main_up_power_w is not None
     band = "share" if answer.clients[0].share is not None else "subchannels"
     which = f" in the first of {answer.num_samples} samples (the last line is the mean over all)"

@@ -1,4 +1,4 @@
-"""`hsfl report`, and the page that other commands end with."""
+"""`hsfl report` writes or serves the page; other commands end with `write_page_beside` and `say_page`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from hsfl.errors import InputError
 from hsfl.formats import size
 
 commands = typer.Typer()
-NAME = "report.html"
+PAGE_NAME = "report.html"
 
 
 @commands.command(
@@ -46,11 +46,11 @@ def report_command(
                 raise InputError(
                     f"--watch serves the page and writes none; leave out --out {out}, or leave out --watch"
                 )
-            _serve(folders, port, as_json)
+            _serve_page(folders, port, as_json)
             return
         from hsfl.report.page.page import write_page
 
-        path = write_page(folders, out or (folders[0] / NAME if len(folders) == 1 else Path(NAME)))
+        path = write_page(folders, out or (folders[0] / PAGE_NAME if len(folders) == 1 else Path(PAGE_NAME)))
         num_bytes = path.stat().st_size
     if as_json:
         print_json({"path": str(path), "bytes": num_bytes})
@@ -58,7 +58,7 @@ def report_command(
         out_console.print(f"wrote {path} ({size(num_bytes)})", soft_wrap=True)
 
 
-def _serve(folders: Sequence[Path], port: int, as_json: bool) -> None:
+def _serve_page(folders: Sequence[Path], port: int, as_json: bool) -> None:
     """Serve the page until Ctrl-C."""
     from hsfl.report.watch import HOST, make_server
 
@@ -77,16 +77,16 @@ def _serve(folders: Sequence[Path], port: int, as_json: bool) -> None:
         server.server_close()
 
 
-def page_beside(folder: Path, console: Console = err_console) -> Path | None:
+def write_page_beside(folder: Path, console: Console = err_console) -> Path | None:
     """Write the page of a folder's results into the folder; returns its path. If that fails, a warning is printed and None is
     returned, so that a long run does not end with an error."""
     from hsfl.report.page.page import write_page
 
     try:
-        return write_page([folder], folder / NAME)
+        return write_page([folder], folder / PAGE_NAME)
     except Exception as error:
-        words = f"no {NAME}: {' '.join(str(error).split()) or type(error).__name__}"
-        console.print(Text.assemble(("warning:", "yellow"), " ", words), soft_wrap=True)
+        message = f"no {PAGE_NAME}: {' '.join(str(error).split()) or type(error).__name__}"
+        console.print(Text.assemble(("warning:", "yellow"), " ", message), soft_wrap=True)
         return None
 
 
@@ -97,6 +97,6 @@ def say_page(path: Path | None, console: Any = out_console) -> None:
 
 
 def say_stopped(folder: Path, console: Console) -> None:
-    """What a command of many runs says after Ctrl-C; with the page, if there is something to show yet."""
+    """After Ctrl-C in a command of many runs, say how to go on, and name the page if there is something to show yet."""
     console.print(f"stopped; the same command goes on where it was, in {folder}", soft_wrap=True)
-    say_page(page_beside(folder, Console(quiet=True)), console)
+    say_page(write_page_beside(folder, Console(quiet=True)), console)

@@ -100,6 +100,7 @@ def reproduce_command(
         need_plan_extra()
         from hsfl.errors import known
         from hsfl.experiments.common import SCALES
+        from hsfl.experiments.table1.columns import columns_named
         from hsfl.experiments.table1.traces import Together
         from hsfl.report.figure_style import matplotlib
         from hsfl.runs.studies.run_many import Told
@@ -109,29 +110,29 @@ def reproduce_command(
         load_plugins(plugin)
         matplotlib()  # before hours of work, not after
         folder = out or Path("runs") / f"reproduce-{scale}"
-        words = {
-            "columns": _columns(columns),
-            "datasets": _names(datasets),
+        arguments = {
+            "columns": columns_named(columns),
+            "datasets": _dataset_names(datasets),
             "data_dir": data_dir,
-            "shipped": _results(results),
+            "shipped": _results_folder(results),
             "together": Together(jobs, Told(console, quiet)),
         }
         outcomes = []
         try:
             for name in chosen:
-                outcomes.append(_run(name, folder / name, scale, seeds, words, console, quiet))
+                outcomes.append(_reproduce(name, folder / name, scale, seeds, arguments, console, quiet))
         except KeyboardInterrupt:
             console.print(f"stopped; the same command goes on where it was, in {folder}", soft_wrap=True)
             raise typer.Exit(130) from None
     if as_json:
-        print_json({outcome.name: _as_json(outcome) for outcome in outcomes})
+        print_json({outcome.name: _outcome_json(outcome) for outcome in outcomes})
         return
     for outcome in outcomes:
-        _show(outcome)
+        _show_outcome(outcome)
 
 
-def _run(
-    name: str, folder: Path, scale: str, seeds: int | None, words: dict[str, Any], console: "Console", quiet: bool
+def _reproduce(
+    name: str, folder: Path, scale: str, seeds: int | None, arguments: dict[str, Any], console: "Console", quiet: bool
 ) -> "Outcome":
     from hsfl.experiments.fig1 import reproduce_fig1
     from hsfl.experiments.fig3 import reproduce_fig3
@@ -152,47 +153,41 @@ def _run(
         reproduce_figure = {"fig1": reproduce_fig1, "fig4": reproduce_fig4, "fig5": reproduce_fig5}[name]
         return reproduce_figure(folder, scale, seeds, say)
     if name == "when":
-        return reproduce_when(folder, scale, seeds, say, words["together"].jobs)
-    watched = {**words, "make_observer": partial(observer, console, quiet)}
+        return reproduce_when(folder, scale, seeds, say, arguments["together"].jobs)
+    study_arguments = {**arguments, "make_observer": partial(observer, console, quiet)}
     if name == "fig3":
-        return reproduce_fig3(
-            folder, scale, seeds, say, **{**watched, "datasets": (_one_of(words["datasets"], "ham10000"),)}
-        )
+        study_arguments["datasets"] = (_single_dataset(arguments["datasets"], "ham10000"),)
+        return reproduce_fig3(folder, scale, seeds, say, **study_arguments)
     if name == "norms":
-        own = {name: words[name] for name in ("data_dir", "shipped", "together")}
-        return reproduce_norms(folder, scale, seeds, say, data=_one_of(words["datasets"], DATA), **own)
+        norms_arguments = {name: arguments[name] for name in ("data_dir", "shipped", "together")}
+        data = _single_dataset(arguments["datasets"], DATA)
+        return reproduce_norms(folder, scale, seeds, say, data=data, **norms_arguments)
     reproduce_study = {"table1": reproduce_table1, "gains": reproduce_gains, "rates": reproduce_rates}[name]
-    return reproduce_study(folder, scale, seeds, say, **watched)
+    return reproduce_study(folder, scale, seeds, say, **study_arguments)
 
 
-def _one_of(datasets: tuple[str, ...], usual: str) -> str:
+def _single_dataset(datasets: tuple[str, ...], usual: str) -> str:
     """The data set of an experiment that takes one: its usual one, unless only others are wanted."""
     return usual if usual in datasets else datasets[0]
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _dataset_names(text: str) -> tuple[str, ...]:
     from hsfl.data.registry import FACTS
     from hsfl.errors import InputError, known
 
-    names = tuple(dict.fromkeys(known("--datasets", part.strip(), FACTS) for part in text.split(",") if part.strip()))
+    names = tuple(dict.fromkeys(known("--datasets", name.strip(), FACTS) for name in text.split(",") if name.strip()))
     if not names:
         raise InputError(f"--datasets is {text!r}; name at least one, such as mnist")
     return names
 
 
-def _columns(text: str) -> tuple[str, ...]:
-    from hsfl.experiments.table1.columns import columns_named
-
-    return columns_named(text)
-
-
-def _results(text: str | None) -> Path | None:
+def _results_folder(text: str | None) -> Path | None:
     """The folder of earlier trainings: the folder given, else docs/results in a checkout; None where the word is `none`."""
     from hsfl.errors import InputError
 
     if text is None:
-        here = Path("docs") / "results"
-        return here if here.is_dir() else None
+        shipped = Path("docs") / "results"
+        return shipped if shipped.is_dir() else None
     if text == "none":
         return None
     if not Path(text).is_dir():
@@ -200,12 +195,12 @@ def _results(text: str | None) -> Path | None:
     return Path(text)
 
 
-def _as_json(outcome: "Outcome") -> dict[str, Any]:
+def _outcome_json(outcome: "Outcome") -> dict[str, Any]:
     trends = [asdict(trend) for trend in outcome.trends]
     return {"markdown": str(outcome.markdown), "files": [str(path) for path in outcome.files], "trends": trends}
 
 
-def _show(outcome: "Outcome") -> None:
+def _show_outcome(outcome: "Outcome") -> None:
     table = Table("the paper", "here", "agrees", title=outcome.name, title_justify="left")
     for trend in outcome.trends:
         table.add_row(trend.paper, trend.ours, {True: "yes", False: "no", None: "-"}[trend.holds])

@@ -21,7 +21,7 @@ from hsfl.commands.console import (
     quoted,
     say_compiling,
 )
-from hsfl.commands.report import page_beside, say_page
+from hsfl.commands.report import say_page, write_page_beside
 from hsfl.errors import InputError
 from hsfl.formats import percent
 
@@ -73,13 +73,12 @@ def run_command(
 ) -> None:
     """Train a model as a config says, and keep the results in a run folder."""
     with one_line_errors():
-        words = list(changes or [])
-        words += [f"framework={quoted(framework)}"] if framework is not None else []
-        words += [f"data.dir={quoted(str(data_dir))}"] if data_dir is not None else []
-        settings = _settings(config, words, plugin or [], plan, out if resume else None, resume)
-        from hsfl.api.run_calls import (
-            new_folder,  # here, because torch takes seconds to load, and a typo should not wait
-        )
+        all_changes = list(changes or [])
+        all_changes += [f"framework={quoted(framework)}"] if framework is not None else []
+        all_changes += [f"data.dir={quoted(str(data_dir))}"] if data_dir is not None else []
+        settings = _run_config(config, all_changes, plugin or [], plan, out if resume else None, resume)
+        # here, because torch takes seconds to load, and a typo should not wait for it
+        from hsfl.api.run_calls import new_folder
         from hsfl.runs import loop
         from hsfl.runs.progress import observer
 
@@ -88,7 +87,7 @@ def run_command(
         if not quiet:
             say_compiling(console, [settings.allocation.policy])
         summary = loop.train_run(settings, folder, resume, observer(console, quiet))
-    page = page_beside(folder)
+    page = write_page_beside(folder)
     if as_json:
         print_json(asdict(summary) | {"folder": str(folder), "report": None if page is None else str(page)})
     else:
@@ -97,32 +96,37 @@ def run_command(
         raise typer.Exit(130 if summary.status == "interrupted" else 1)
 
 
-def _settings(
-    config: str | None, words: list[str], plugins: list[str], plan: Path | None, going_on: Path | None, resume: bool
+def _run_config(
+    config: str | None,
+    changes: list[str],
+    plugins: list[str],
+    plan: Path | None,
+    resumed_folder: Path | None,
+    resume: bool,
 ) -> "RunConfig":
-    """The config of a run. going_on: the folder of the run to go on with."""
+    """The config of a run. resumed_folder: the folder of the run to go on with."""
     from hsfl.config import read_config
     from hsfl.runs.from_plan import as_planned, read_plan
     from hsfl.runs.unused_settings import refuse_unused
 
-    if resume and going_on is None:
+    if resume and resumed_folder is None:
         raise InputError("--resume needs --out, the folder of the run to go on with")
-    if going_on is not None and not (going_on / "config.json").is_file():
-        raise InputError(f"{going_on} holds no run to go on with; leave out --resume to begin one there")
+    if resumed_folder is not None and not (resumed_folder / "config.json").is_file():
+        raise InputError(f"{resumed_folder} holds no run to go on with; leave out --resume to begin one there")
     if plan is not None:
-        made = read_plan(plan)
-        if config is None and made.config is None:
+        saved_plan = read_plan(plan)
+        if config is None and saved_plan.config is None:
             raise InputError(f"{plan} holds no config; give CONFIG, or a plan.json that hsfl plan --out wrote")
-        settings = as_planned(read_config(config or made.config, words, plugins), made, words)
-        refuse_unused(config, words, [settings])
+        settings = as_planned(read_config(config or saved_plan.config, changes, plugins), saved_plan, changes)
+        refuse_unused(config, changes, [settings])
         return settings
-    if going_on is not None and config is None:
-        return read_config(going_on / "config.json", words, plugins)
-    if config is None and not words:
+    if resumed_folder is not None and config is None:
+        return read_config(resumed_folder / "config.json", changes, plugins)
+    if config is None and not changes:
         err_console.print("no config is given, so this is the demo; see hsfl run --help")
         config = "demo"
-    settings = read_config(config, words, plugins)
-    refuse_unused(config, words, [settings])
+    settings = read_config(config, changes, plugins)
+    refuse_unused(config, changes, [settings])
     return settings
 
 
@@ -131,8 +135,8 @@ def _say_end(summary: Any, folder: Path, page: Path | None) -> None:
 
     if summary.best is not None:
         metric = next(metric for metric in RunFolder(folder).metrics() if metric.name == summary.metric)
-        line = f"best {metric.title} {metric.say(summary.best)} in round {summary.best_round} of {summary.rounds}"
-        out_console.print(line)
+        best_text = f"best {metric.title} {metric.say(summary.best)} in round {summary.best_round} of {summary.rounds}"
+        out_console.print(best_text)
     say_page(page)
     advice = {
         "budget": f"train.budget_s was spent after {summary.rounds} rounds; results are in {folder}",
@@ -161,10 +165,13 @@ def evaluate_command(
     if as_json:
         print_json(asdict(quality) | {"classes": list(classes), "which": which})
         return
-    said = [metric.tell(quality.metrics[metric.name]) for metric in metrics if metric.name in quality.metrics]
+    metric_texts = [metric.tell(quality.metrics[metric.name]) for metric in metrics if metric.name in quality.metrics]
     if quality.accuracy is not None and quality.balanced_accuracy is not None:
-        said += [f"accuracy {percent(quality.accuracy)}", f"balanced accuracy {percent(quality.balanced_accuracy)}"]
-    out_console.print(f"{which} model: {', '.join(said)}, loss {quality.loss:.4f}")
+        metric_texts += [
+            f"accuracy {percent(quality.accuracy)}",
+            f"balanced accuracy {percent(quality.balanced_accuracy)}",
+        ]
+    out_console.print(f"{which} model: {', '.join(metric_texts)}, loss {quality.loss:.4f}")
     if not quality.recall:
         return
     table = Table("class", "recall")

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hsfl.commands.allocate import show_table
-from hsfl.commands.console import Json, need_deploy_extra, one_line_errors, out_console, print_json
-from hsfl.commands.report import page_beside, say_page
+from hsfl.commands.console import Json, need_deploy_extra, one_line_errors, out_console, print_json, show_table
+from hsfl.commands.report import say_page, write_page_beside
 from hsfl.formats import percent
 
 if TYPE_CHECKING:
@@ -27,13 +26,12 @@ Insecure = Annotated[
 JsonLog = Annotated[bool, typer.Option("--json-log", help="Write the log as JSON, a line for each event.")]
 
 
-def _quiet() -> None:
-    """Silence gRPC before it is loaded: its core writes lines with addresses to stderr, and our log says the same in
-    words."""
+def _silence_grpc() -> None:
+    """Silence gRPC before it is loaded: its core writes addresses to stderr, and our log already tells what happened."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
-def _log(name: str, json_log: bool) -> "Log":
+def _start_log(name: str, json_log: bool) -> "Log":
     from hsfl.deploy.logs import open_log  # here, because other commands need not wait for it
 
     log = open_log(name, json_log)
@@ -42,11 +40,11 @@ def _log(name: str, json_log: bool) -> "Log":
     return log
 
 
-def _say_end(log: "Log", json_log: bool, words: str, **fields: Any) -> None:
+def _say_end(log: "Log", json_log: bool, sentence: str, **fields: Any) -> None:
     """Say how a process ended: in the last line of its log, and on the terminal where the log is for people."""
     log.event("ended", **fields)
     if not json_log:
-        out_console.print(words)
+        out_console.print(sentence)
 
 
 @serving.command("main", epilog="Example: `hsfl serve main main.toml`")
@@ -54,15 +52,15 @@ def serve_main_command(settings: Settings, insecure: Insecure = False, json_log:
     """Run the main server: it plans, trains the clients' tails, and writes the run folder."""
     with one_line_errors():
         need_deploy_extra()
-        _quiet()
-        log = _log("main", json_log)
+        _silence_grpc()
+        log = _start_log("main", json_log)
         from hsfl.deploy.processes import serve_main  # here, because torch and gRPC take seconds to load
         from hsfl.deploy.settings import MainSettings, read_settings
 
-        found = read_settings(settings, MainSettings)
-        summary = asyncio.run(serve_main(found, insecure, log))
-    words = f"{summary.status} after {summary.rounds} rounds"
-    _say_end(log, json_log, words, status=summary.status, rounds=summary.rounds)
+        main_settings = read_settings(settings, MainSettings)
+        summary = asyncio.run(serve_main(main_settings, insecure, log))
+    sentence = f"{summary.status} after {summary.rounds} rounds"
+    _say_end(log, json_log, sentence, status=summary.status, rounds=summary.rounds)
     if summary.status != "finished":
         raise typer.Exit(130 if summary.status == "interrupted" else 1)
 
@@ -72,13 +70,13 @@ def serve_edge_command(settings: Settings, insecure: Insecure = False, json_log:
     """Run the edge server: it hands out heads, takes them back, and swaps sums with the main server."""
     with one_line_errors():
         need_deploy_extra()
-        _quiet()
-        log = _log("edge", json_log)
+        _silence_grpc()
+        log = _start_log("edge", json_log)
         from hsfl.deploy.processes import serve_edge  # here, because torch and gRPC take seconds to load
         from hsfl.deploy.settings import EdgeSettings, read_settings
 
-        found = read_settings(settings, EdgeSettings)
-        asyncio.run(serve_edge(found, insecure, log))
+        edge_settings = read_settings(settings, EdgeSettings)
+        asyncio.run(serve_edge(edge_settings, insecure, log))
     _say_end(log, json_log, "told to end", why="told to end")
 
 
@@ -87,13 +85,13 @@ def client_command(settings: Settings, insecure: Insecure = False, json_log: Jso
     """Take part from this device, with its own data, until the main server has no more rounds."""
     with one_line_errors():
         need_deploy_extra()
-        _quiet()
+        _silence_grpc()
         from hsfl.deploy.processes import run_client  # here, because torch and gRPC take seconds to load
         from hsfl.deploy.settings import ClientSettings, read_settings
 
-        found = read_settings(settings, ClientSettings)
-        log = _log(found.name, json_log)
-        why = asyncio.run(run_client(found, insecure, log))
+        client_settings = read_settings(settings, ClientSettings)
+        log = _start_log(client_settings.name, json_log)
+        why = asyncio.run(run_client(client_settings, insecure, log))
     _say_end(log, json_log, why, why=why)
 
 
@@ -106,17 +104,17 @@ def status_command(settings: Settings, insecure: Insecure = False, as_json: Json
         from hsfl.deploy.settings import MainSettings, read_settings
         from hsfl.deploy.status import ask_status
 
-        found = read_settings(settings, MainSettings)
-        report = asyncio.run(ask_status(found, certs_folder(found.certs, insecure, "main")))
+        main_settings = read_settings(settings, MainSettings)
+        report = asyncio.run(ask_status(main_settings, certs_folder(main_settings.certs, insecure, "main")))
     print_json(report) if as_json else _show_status(report)
 
 
 def _show_status(report: dict[str, Any]) -> None:
-    here, wanted = sum(client["connected"] for client in report["clients"]), report["waits_for_clients"]
-    going = "between rounds" if report["open_round"] is None else f"round {report['open_round']} is under way"
-    going = going if wanted is None else f"waits for {wanted} clients, {here} are here"
+    num_connected, num_awaited = sum(client["connected"] for client in report["clients"]), report["waits_for_clients"]
+    activity = "between rounds" if report["open_round"] is None else f"round {report['open_round']} is under way"
+    activity = activity if num_awaited is None else f"waits for {num_awaited} clients, {num_connected} are here"
     accuracy = "" if report["test_accuracy"] is None else f", test accuracy {percent(report['test_accuracy'])}"
-    out_console.print(f"{report['rounds_done']} of {report['rounds']} rounds done, {going}{accuracy}")
+    out_console.print(f"{report['rounds_done']} of {report['rounds']} rounds done, {activity}{accuracy}")
     phases = ("client", "smashed", "server", "waiting", "gradient", "model_up", "model_down")
     rows = [
         (
@@ -124,7 +122,7 @@ def _show_status(report: dict[str, Any]) -> None:
             "yes" if client["connected"] else "no",
             "-" if client["cut"] is None else str(client["cut"]),
             client["doing"],
-            *(_seconds(client["measured_s"].get(phase)) for phase in phases),
+            *(_seconds_cell(client["measured_s"].get(phase)) for phase in phases),
             str(client["drops"]),
         )
         for client in report["clients"]
@@ -137,17 +135,17 @@ def _show_status(report: dict[str, Any]) -> None:
         out_console.print(f"the {server} server holds the whole model")
 
 
-def _seconds(took_s: float | None) -> str:
+def _seconds_cell(took_s: float | None) -> str:
     return "-" if took_s is None else f"{took_s:.3g}"
 
 
-def _describe(record: "RoundRecord", rounds: int) -> str:
+def _round_text(record: "RoundRecord", rounds: int) -> str:
     """A round on real machines in one line."""
-    words = [f"round {record.round:>{len(str(rounds))}}/{rounds}"]
-    words += [f"loss {record.train_loss:.4f}"] if record.train_loss is not None else []
-    words += [f"accuracy {percent(record.test_accuracy):>6}"] if record.test_accuracy is not None else []
-    words += [f"{len(record.kept)} of {len(record.started)} clients kept", f"{record.wall_s:.2f} s"]
-    return "  ".join(words)
+    texts = [f"round {record.round:>{len(str(rounds))}}/{rounds}"]
+    texts += [f"loss {record.train_loss:.4f}"] if record.train_loss is not None else []
+    texts += [f"accuracy {percent(record.test_accuracy):>6}"] if record.test_accuracy is not None else []
+    texts += [f"{len(record.kept)} of {len(record.started)} clients kept", f"{record.wall_s:.2f} s"]
+    return "  ".join(texts)
 
 
 @commands.command("deploy-demo", epilog="Example: `hsfl deploy-demo --out runs/deploy-demo`")
@@ -166,19 +164,19 @@ def deploy_demo_command(
 
         demo = Demo(out, rounds, insecure)
         demo.prepare()
-        how = "plaintext" if insecure else "mutual TLS"
+        transport = "plaintext" if insecure else "mutual TLS"
         out_console.print(
-            f"starting a main server, an edge server and {len(CLIENTS)} clients, {how}; logs are in {out}",
+            f"starting a main server, an edge server and {len(CLIENTS)} clients, {transport}; logs are in {out}",
         )
-        asks = f"hsfl status {out / 'main.toml'}{' --insecure' if insecure else ''}"
+        status_call = f"hsfl status {out / 'main.toml'}{' --insecure' if insecure else ''}"
         out_console.print(
-            f"look on from another terminal: {asks}, or hsfl report --watch {demo.run_folder}",
+            f"look on from another terminal: {status_call}, or hsfl report --watch {demo.run_folder}",
             soft_wrap=True,
         )
         try:
             demo.start()
-            demo.follow(lambda record: out_console.print(_describe(record, rounds)))
+            demo.follow(lambda record: out_console.print(_round_text(record, rounds)))
         finally:
             demo.stop()
-    say_page(page_beside(demo.run_folder))
+    say_page(write_page_beside(demo.run_folder))
     out_console.print(f"the model is {demo.run_folder / 'model.safetensors'}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`hsfl sweep`."""
+"""`hsfl sweep`: runs for every value of one or more settings; tables, figures and a page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,7 @@ from hsfl.commands.console import (
     quoted,
     say_compiling,
 )
-from hsfl.commands.report import page_beside, say_page, say_stopped
+from hsfl.commands.report import say_page, say_stopped, write_page_beside
 
 commands = typer.Typer()
 
@@ -32,7 +32,7 @@ commands = typer.Typer()
     "- `hsfl sweep my.toml train.lr=0.001,0.01,0.1 --jobs 2 --metric best_accuracy --metric train_loss`",
 )
 def sweep_command(
-    words: Annotated[
+    arguments: Annotated[
         list[str],
         typer.Argument(
             metavar="[CONFIG] FIELD=VALUE,VALUE...",
@@ -94,46 +94,49 @@ def sweep_command(
         from hsfl.runs.studies.grid import check_contenders, read_grid
         from hsfl.runs.unused_settings import refuse_unused_by_contenders
 
-        source, fields = (words[0], words[1:]) if _is_config(words[0]) else (None, words)
-        settings = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
-        base = read_config(source, settings, plugin or ())
-        first = expected_task(base).metric
-        check_target(target, first)
-        metrics = metric or default_metrics(plan_only, target, first)
+        source, fields = (arguments[0], arguments[1:]) if _is_config(arguments[0]) else (None, arguments)
+        all_changes = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
+        base = read_config(source, all_changes, plugin or ())
+        first_metric = expected_task(base).metric
+        check_target(target, first_metric)
+        metrics = metric or default_metrics(plan_only, target, first_metric)
         check_metrics(metrics, plan_only, target)
         labels = frameworks or [method(base.framework).name]  # a name that a folder's config.json has is not looked up
         grid = read_grid(base, fields)
         check_contenders(grid, labels)
-        points, varied = [point.config for point in grid.points], [f"{field}=" for field in grid.fields]
-        refuse_unused_by_contenders(source, settings, points, labels, plan_only)
-        refuse_unused_by_contenders(None, varied, points, labels, plan_only)
+        point_configs, varied = [point.config for point in grid.points], [f"{field}=" for field in grid.fields]
+        refuse_unused_by_contenders(source, all_changes, point_configs, labels, plan_only)
+        refuse_unused_by_contenders(None, varied, point_configs, labels, plan_only)
         matplotlib()
-        from hsfl.runs.studies.run_many import (
-            Told,  # here, because torch takes seconds to load, and a typo should not wait for it
-        )
+        # here, because torch takes seconds to load, and a typo should not wait for it
+        from hsfl.runs.studies.run_many import Told
         from hsfl.runs.studies.sweep_runs import run_sweep as make_sweep
 
         if not quiet:
-            say_compiling(console, [contender(each, label).allocation.policy for each in points for label in labels])
+            say_compiling(
+                console, [contender(point, label).allocation.policy for point in point_configs for label in labels]
+            )
         try:
             make_sweep(base, grid, labels, out, seeds, jobs, plan_only, target, Told(console, quiet))
         except KeyboardInterrupt:
             say_stopped(out, console)
             raise typer.Exit(130) from None
-        found = read_sweep(out)
-        shown = [name for name in metrics if name in found.metrics]  # a target that no run reached has no figure
-        written = found.write(out, shown) + write_sweep_figures(found, shown, out)
-    for folder in found.folders if not plan_only else []:
-        page_beside(out / folder)
-    page = page_beside(out)
+        sweep = read_sweep(out)
+        drawn_metrics = [
+            name for name in metrics if name in sweep.metrics
+        ]  # a target that no run reached has no figure
+        written = sweep.write(out, drawn_metrics) + write_sweep_figures(sweep, drawn_metrics, out)
+    for folder in sweep.folders if not plan_only else []:
+        write_page_beside(out / folder)
+    page = write_page_beside(out)
     if as_json:
         files = [*written, *([page] if page is not None else [])]
-        print_json(found.to_json() | {"files": [str(path) for path in files]})
+        print_json(sweep.to_json() | {"files": [str(path) for path in files]})
         return
-    out_console.print(found.to_rich(shown))
+    out_console.print(sweep.to_rich(drawn_metrics))
     out_console.print(f"tables and figures are in {out}", soft_wrap=True)
     say_page(page)
 
 
-def _is_config(word: str) -> bool:
-    return "=" not in word or Path(word).is_file()
+def _is_config(text: str) -> bool:
+    return "=" not in text or Path(text).is_file()

@@ -1,8 +1,8 @@
-"""The runs of a comparison, read from `OUT/LABEL/seed-N/`.
+"""The runs of a comparison, read from `OUT/LABEL/seed-N/`, and the files beside runs that a page shows.
 
-A label is a framework's name, or `framework,field=value` where a setting is varied.
-
-What a page reads besides run folders: comparison.json, trace.json and plan.json as checked records (see `runs.records`).
+A label is a framework's name, or `framework,field=value` where a setting is varied. A `Run` is a run folder in memory: its rounds
+and how it ended. comparison.json, trace.json and plan.json are read as records that are checked (see `hsfl.files.read_record`);
+the records that a run folder itself holds are in `hsfl.runs.records`.
 """
 
 import math
@@ -24,14 +24,14 @@ from hsfl.runs.records import Count, Held, Index, Number, RoundRecord
 from hsfl.tasks import ACCURACY, DEFAULT, TASKS, Metric
 
 
-def run_places(out: str | Path) -> dict[tuple[str, int], Path]:
+def run_folders(out: str | Path) -> dict[tuple[str, int], Path]:
     """The folders of a comparison's runs by label and seed."""
-    places = {}
+    folders = {}
     for path in sorted(Path(out).glob("*/seed-*")):
         if seed := re.fullmatch(r"seed-(\d+)", path.name):
             label = path.parent.name.replace("%2F", "/").replace("%25", "%")
-            places[label, int(seed[1])] = path
-    return places
+            folders[label, int(seed[1])] = path
+    return folders
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ def built_in(framework: str) -> Method | None:
     return row if row is not None and row.built_in else None
 
 
-def read_look(folder: RunFolder, framework: str) -> Look | None:
-    """What the folder says of its plugins; None where it says nothing."""
+def _read_look(folder: RunFolder, framework: str) -> Look | None:
+    """How the run's framework is shown, from what the folder holds about plugins; None where the run used no plugin."""
     record = folder.plugins()
     files = {plugin.file: plugin.sha256 for plugin in record.plugins}
     row = record.framework
     if built_in(framework) is not None or row is None:
-        return Look(display_name(framework), None, pools_data(framework), files) if files else None
+        return Look(display_name(framework), None, framework_pools_data(framework), files) if files else None
     title = "".join(letter for letter in " ".join(str(row.get("title") or "").split()) if letter.isprintable())
     return Look(title[:LONGEST_TITLE] or framework, read_style(row.get("style")), row.get("pools_data") is True, files)
 
@@ -73,7 +73,7 @@ def display_name(label: str, look: Look | None = None) -> str:
     return ", ".join([title, *settings])
 
 
-def pools_data(framework: str) -> bool:
+def framework_pools_data(framework: str) -> bool:
     """Whether the data of a built-in framework are on the server, so that no client has anything to train."""
     row = built_in(framework)
     return row is not None and row.pools_data
@@ -106,25 +106,25 @@ class Run:
     @property
     def pools_data(self) -> bool:
         """Whether the data are on the server, so that no client has anything to train."""
-        return self.look.pools_data if self.look is not None else pools_data(self.framework)
+        return self.look.pools_data if self.look is not None else framework_pools_data(self.framework)
 
     def curve(self, quantity: str = "test_accuracy", over: str = "time") -> Curve:
         end, metrics = self.end_s if over == "time" else None, [metric.name for metric in self.metrics]
         return curve(self.records, quantity, over, end, metrics)
 
     def last(self, quantity: str) -> float | None:
-        return next(reversed(self._known(quantity)), None)
+        return next(reversed(self._known_values(quantity)), None)
 
     def best(self, quantity: str) -> float | None:
         """The best value of a metric; the least of a loss."""
         higher = any(metric.higher_is_better for metric in (*self.metrics, *ACCURACIES) if metric.name == quantity)
-        return (max if higher else min)(self._known(quantity), default=None)
+        return (max if higher else min)(self._known_values(quantity), default=None)
 
     def value_at(self, sim_time_s: float, quantity: str = ACCURACY.name) -> float | None:
         value = float(self.curve(quantity).at(np.array(sim_time_s)))
         return None if math.isnan(value) else value
 
-    def _known(self, quantity: str) -> list[float]:
+    def _known_values(self, quantity: str) -> list[float]:
         return [value for record in self.records if (value := record.value(quantity)) is not None]
 
     @property
@@ -166,22 +166,22 @@ def read_run(path: str | Path, label: str, seed: int) -> Run:
     end_s = records[-1].sim_time_s if records else 0.0
     if status in ("budget", "finished") and config.train.budget_s is not None:
         end_s = max(end_s, config.train.budget_s)
-    look, clients = read_look(folder, config.framework), folder.clients()
+    look, clients = _read_look(folder, config.framework), folder.clients()
     names = tuple(clients.names or ()) if clients is not None else ()
     return Run(label, seed, records, status, end_s, config.framework, look, folder.metrics(), names)
 
 
 def read_runs(out: str | Path, labels: Sequence[str] | None = None) -> list[Run]:
     """All runs of a comparison's folder (of these labels, in this order); frameworks in their usual order."""
-    places = run_places(out)
-    if not places:
+    folders = run_folders(out)
+    if not folders:
         raise InputError(f"{out} holds no runs; a comparison lies in folders such as {run_path(out, 'hsfl', 0)}")
-    found = sorted({label for label, _ in places}, key=usual_order)
-    wanted = [known("label", label, found) for label in labels] if labels is not None else found
+    present = sorted({label for label, _ in folders}, key=usual_order)
+    wanted = [known("label", label, present) for label in labels] if labels is not None else present
     return [
         read_run(path, label, seed)
         for wanted_label in wanted
-        for (label, seed), path in sorted(places.items(), key=lambda place: place[0][1])
+        for (label, seed), path in sorted(folders.items(), key=lambda place: place[0][1])
         if label == wanted_label
     ]
 
@@ -190,6 +190,9 @@ def usual_order(label: str) -> tuple[int, str]:
     """A key that sorts labels: frameworks in the order of the table, then all others by name."""
     framework = label.split(",", 1)[0]
     return (list(METHODS).index(framework) if built_in(framework) is not None else len(METHODS), label)
+
+
+# --- comparison.json, trace.json and plan.json
 
 
 @dataclass(frozen=True)
@@ -228,7 +231,7 @@ class PlannedClient:
 
 @dataclass(frozen=True)
 class CrowdPlan:
-    """Many clients in plan.json, in a few numbers (`planning.plan_crowd.PlanCrowd`)."""
+    """Many clients in plan.json, in a few numbers (`planning.plan_large.PlanCrowd`)."""
 
     num_clients: Count
     num_cells: Count
@@ -264,8 +267,8 @@ class PlanRecord:
     config: dict[str, Any] | None = None  # None in what `hsfl plan --json` prints
 
 
-def _with_phases(plan: PlanRecord) -> PlanRecord:
-    """A page draws the phases of every client, or quantiles, and sets the policies against the proposed one."""
+def _check_plan(plan: PlanRecord) -> PlanRecord:
+    """Refuse a plan that a page cannot draw: the page needs the phases of every client, or quantiles, and the proposed policy."""
     if not plan.clients and plan.crowd is None:
         raise ValueError("clients is empty, and there is no crowd")
     if plan.crowd is not None:
@@ -280,4 +283,4 @@ def _with_phases(plan: PlanRecord) -> PlanRecord:
     return plan
 
 
-CheckedPlan = Annotated[PlanRecord, AfterValidator(_with_phases)]
+CheckedPlan = Annotated[PlanRecord, AfterValidator(_check_plan)]

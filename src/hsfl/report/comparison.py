@@ -1,6 +1,8 @@
-"""Several frameworks on the same seeds, summed up with confidence intervals.
+"""A comparison of frameworks on the same seeds: its records, its files and its tables.
 
-A seed fixes fleet, channel, data and initial weights for every label, so labels are compared in pairs, seed by seed.
+A seed fixes fleet, channel, data and initial weights for every label, so labels are compared in pairs, seed by seed. How runs become
+a `Comparison` is in `comparison_summary`. Each table of a comparison is a function here: `_accuracy_table`, `_time_table`,
+`_bytes_table` and `_pairs_table` give the title, the header and the rows, which terminal, Markdown and page all show.
 """
 
 from dataclasses import asdict, dataclass
@@ -82,10 +84,10 @@ class Comparison:
         return self.runs[0].metric
 
     @property
-    def target_words(self) -> str:
+    def target_text(self) -> str:
         """60 %, or `perplexity 20`."""
         assert self.target is not None
-        return target_words(self.metric, self.target)
+        return target_text(self.metric, self.target)
 
     @property
     def labels(self) -> list[str]:
@@ -143,24 +145,24 @@ class Comparison:
         return "\n".join(parts)
 
     def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
-        """(title, header, rows) of each table."""
+        """(title, header, rows) of each table; a column is an entry of the header and a cell of every row."""
         tables = [_accuracy_table(self), _time_table(self), _bytes_table(self)]
         return [*tables, _pairs_table(self)] if self.pairs else tables
 
 
 def _accuracy_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
-    metric, others = comparison.metric, comparison.runs[0].metrics[1:]
+    metric, other_metrics = comparison.metric, comparison.runs[0].metrics[1:]
     header, columns = ["framework", "seeds", "final", "best"], ["final", "best"]
     if not comparison.end_together:
         header, columns = [*header, f"at {seconds(comparison.common_s)}"], [*columns, "common"]
-    header += ["balanced" if each == BALANCED else titled(each) for each in others]
+    header += ["balanced" if other == BALANCED else metric_title(other) for other in other_metrics]
     none = Estimate(None, None, None, 0)
     rows = [
         [
             comparison.name(result.label),
             str(len(result.seeds)),
-            *(interval_text(getattr(result, name), *_scale(metric)) for name in columns),
-            *(interval_text(result.others.get(each.name, none), *_scale(each)) for each in others),
+            *(interval_text(getattr(result, name), *_shown_scale(metric)) for name in columns),
+            *(interval_text(result.others.get(other.name, none), *_shown_scale(other)) for other in other_metrics),
         ]
         for result in comparison.results
     ]
@@ -169,17 +171,17 @@ def _accuracy_table(comparison: Comparison) -> tuple[str, list[str], list[list[s
     return f"{title}{', %' if metric.percent else ''}{when}", header, rows
 
 
-def _scale(metric: Metric) -> tuple[float, int | None]:
+def _shown_scale(metric: Metric) -> tuple[float, int | None]:
     """What a number is multiplied by to be shown, and how many digits then follow the point."""
     return (100.0, 1) if metric.percent else (1.0, None)
 
 
-def titled(metric: Metric) -> str:
+def metric_title(metric: Metric) -> str:
     """The title of a metric, with its unit where it is shown in per cent."""
     return f"{metric.title}, %" if metric.percent else metric.title
 
 
-def target_words(metric: Metric, target: float) -> str:
+def target_text(metric: Metric, target: float) -> str:
     """60 %, or `perplexity 20`."""
     return f"{100 * target:.4g} %" if metric.percent else f"{metric.title} {target:.4g}"
 
@@ -190,14 +192,14 @@ def _time_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]
         "framework",
         "rounds",
         "seconds",
-        *([f"seconds to {comparison.target_words}"] if target is not None else []),
+        *([f"seconds to {comparison.target_text}"] if target is not None else []),
     ]
     some_left_out = any(result.left_out.mean for result in comparison.results)
     rows = [
         [
             comparison.name(result.label),
             *(interval_text(result.rounds), interval_text(result.sim_time_s)),
-            *([say_time(result)] if target is not None else []),
+            *([_time_text(result)] if target is not None else []),
             interval_text(result.drops),
             *([interval_text(result.left_out)] if some_left_out else []),
         ]
@@ -229,7 +231,7 @@ def _pairs_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]
     header, columns, metric = ["against", "seeds", "final"], ["final"], comparison.metric
     if not comparison.end_together:
         header, columns = [*header, f"at {seconds(comparison.common_s)}"], [*columns, "common"]
-    header += [f"faster to {comparison.target_words}, times"] if target is not None else []
+    header += [f"faster to {comparison.target_text}, times"] if target is not None else []
     scale, digits = (100.0, 2) if metric.percent else (1.0, None)
     rows = [
         [
@@ -245,7 +247,7 @@ def _pairs_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]
     return f"{name} against the others, seed by seed: {what} {unit}{speed}", header, rows
 
 
-def say_time(result: LabelResult) -> str:
+def _time_text(result: LabelResult) -> str:
     """The time to the target, and how many seeds reached it unless all did."""
     of = "" if result.reached == len(result.seeds) else f" ({result.reached} of {len(result.seeds)})"
     return interval_text(result.time_to_target_s) + of if result.reached else "never"

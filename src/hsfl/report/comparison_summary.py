@@ -1,5 +1,8 @@
-"""Runs are summed up into a comparison: means over seeds for each label, each label against the reference, and what was gained in a few
-lines."""
+"""How runs are summed up into a `Comparison`.
+
+Each label gets means over its seeds, and is paired with the reference, seed by seed. `gain_sentences` says in up to three sentences
+what the reference gained.
+"""
 
 import math
 from collections import Counter
@@ -21,8 +24,7 @@ HOW_ENDED = {  # statuses that need more words
 
 
 def check_target(target: float | None, metric: Metric = ACCURACY) -> None:
-    """An error unless the target is a number that the metric may reach: above 0 and at most 1 where the metric is a fraction; None is no
-    target."""
+    """Refuse a target that the metric cannot reach: a fraction is above 0 and at most 1. None is no target."""
     if target is not None and metric.percent and not 0 < target <= 1:
         raise InputError(f"target is {target}; it is a {metric.title} above 0 and at most 1, such as 0.6")
     if target is not None and not math.isfinite(target):
@@ -64,7 +66,7 @@ def read_comparison(
 
 def _result(label: str, runs: list[Run], target: float | None, common_s: float) -> LabelResult:
     times = [_time_to_target_s(run, target) for run in runs]
-    links, metric, *others = dict.fromkeys(link for run in runs for link in run.bytes), *runs[0].metrics
+    links, metric, *other_metrics = dict.fromkeys(link for run in runs for link in run.bytes), *runs[0].metrics
     return LabelResult(
         label=label,
         seeds=[run.seed for run in runs],
@@ -86,7 +88,7 @@ def _result(label: str, runs: list[Run], target: float | None, common_s: float) 
         final=estimate(run.last(metric.name) for run in runs),
         best=estimate(run.best(metric.name) for run in runs),
         common=estimate(run.value_at(common_s, metric.name) for run in runs),
-        others={each.name: estimate(run.last(each.name) for run in runs) for each in others},
+        others={other.name: estimate(run.last(other.name) for run in runs) for other in other_metrics},
     )
 
 
@@ -100,21 +102,23 @@ def _common_seeds(left: Iterable[Run], right: Iterable[Run]) -> list[int]:
 
 def _pair(reference: list[Run], other: list[Run], target: float | None, common_s: float) -> Pair:
     seeds, metric = _common_seeds(reference, other), reference[0].metric.name
-    ours, theirs = ({run.seed: run for run in runs} for runs in (reference, other))
+    reference_runs, other_runs = ({run.seed: run for run in runs} for runs in (reference, other))
 
-    def each(what: Callable[[Run], float | None], join: Callable[[float, float], float | None]) -> list[float | None]:
-        values = [(what(ours[seed]), what(theirs[seed])) for seed in seeds]
+    def by_seed(
+        value_of: Callable[[Run], float | None], join: Callable[[float, float], float | None]
+    ) -> list[float | None]:
+        values = [(value_of(reference_runs[seed]), value_of(other_runs[seed])) for seed in seeds]
         return [None if a is None or b is None else join(a, b) for a, b in values]
 
     return Pair(
         reference=reference[0].label,
         other=other[0].label,
         seeds=seeds,
-        final_accuracy=estimate(each(lambda run: run.last("test_accuracy"), lambda a, b: a - b)),
-        common_accuracy=estimate(each(lambda run: run.value_at(common_s), lambda a, b: a - b)),
-        final=estimate(each(lambda run: run.last(metric), lambda a, b: a - b)),
-        common=estimate(each(lambda run: run.value_at(common_s, metric), lambda a, b: a - b)),
-        speedup=estimate(each(lambda run: _time_to_target_s(run, target), _ratio), ratio=True),
+        final_accuracy=estimate(by_seed(lambda run: run.last("test_accuracy"), lambda a, b: a - b)),
+        common_accuracy=estimate(by_seed(lambda run: run.value_at(common_s), lambda a, b: a - b)),
+        final=estimate(by_seed(lambda run: run.last(metric), lambda a, b: a - b)),
+        common=estimate(by_seed(lambda run: run.value_at(common_s, metric), lambda a, b: a - b)),
+        speedup=estimate(by_seed(lambda run: _time_to_target_s(run, target), _ratio), ratio=True),
     )
 
 
@@ -150,30 +154,35 @@ def _notes(runs: Sequence[Run], results: list[LabelResult], pairs: list[Pair], t
     return notes
 
 
-def gained(comparison: Comparison) -> list[str]:
-    """Up to three lines that set the reference against the others: the seconds of a round, the metric when the first of them ends, and
-    when the reference reached what the others have at the end; none where there is nothing to set it against."""
-    ours, others = comparison.reference, [label for label in comparison.labels if label != comparison.reference]
-    if not others or not comparison.pairs:
+def gain_sentences(comparison: Comparison) -> list[str]:
+    """Up to three sentences that set the reference against the other labels: the seconds of a round, the metric at the last moment that
+    every run reached, and when the reference reached the last value of each other label. No sentence where there is nothing to compare."""
+    reference = comparison.reference
+    other_labels = [label for label in comparison.labels if label != reference]
+    if not other_labels or not comparison.pairs:
         return []
     names = {label: comparison.name(label).split(",")[0] for label in comparison.labels}
-    short = [*names.values()]
-    names = {label: name if short.count(name) == 1 else comparison.name(label) for label, name in names.items()}
-    rounds_s = {label: _mean_round_s(comparison.runs_of(label)) for label in (ours, *others)}
-    values, lines = {result.label: result.common.mean for result in comparison.results}, []
-    if own_s := rounds_s[ours]:
-        longer = {label: significant(rounds_s[label] / own_s, 3) for label in others if rounds_s[label]}
-        each = [f"{names[label]} {seconds(rounds_s[label], 3)} ({times} times)" for label, times in longer.items()]
-        lines.append(f"Mean round: {', '.join([f'{names[ours]} {seconds(own_s, 3)}', *each])}.")
+    short_names = [*names.values()]
+    names = {label: name if short_names.count(name) == 1 else comparison.name(label) for label, name in names.items()}
+    rounds_s = {label: _mean_round_s(comparison.runs_of(label)) for label in (reference, *other_labels)}
+    values, sentences = {result.label: result.common.mean for result in comparison.results}, []
+    if reference_s := rounds_s[reference]:
+        ratios = {label: significant(rounds_s[label] / reference_s, 3) for label in other_labels if rounds_s[label]}
+        clauses = [f"{names[label]} {seconds(rounds_s[label], 3)} ({ratio} times)" for label, ratio in ratios.items()]
+        sentences.append(f"Mean round: {', '.join([f'{names[reference]} {seconds(reference_s, 3)}', *clauses])}.")
     title = "accuracy" if comparison.metric == ACCURACY else comparison.metric.title
-    if values[ours] is not None:
-        each = [f"{names[label]} {_shown(comparison.metric, values[label])}" for label in (ours, *others)]
-        lines.append(f"After {seconds(comparison.common_s, 3)} of simulated time, {title}: {', '.join(each)}.")
-    reached = {label: _reached_s(comparison, label) for label in others}
+    if values[reference] is not None:
+        clauses = [
+            f"{names[label]} {_metric_text(comparison.metric, values[label])}" for label in (reference, *other_labels)
+        ]
+        sentences.append(f"After {seconds(comparison.common_s, 3)} of simulated time, {title}: {', '.join(clauses)}.")
+    reached = {label: _times_reached(comparison, label) for label in other_labels}
     sooner = [
-        f"{names[label]} after {own} instead of {their}" for label, (own, their) in reached.items() if own != their
+        f"{names[label]} after {reference_time} instead of {label_time}"
+        for label, (reference_time, label_time) in reached.items()
+        if reference_time != label_time
     ]
-    return lines + ([f"{names[ours]} reached the last {title} of {', '.join(sooner)}."] if sooner else [])
+    return sentences + ([f"{names[reference]} reached the last {title} of {', '.join(sooner)}."] if sooner else [])
 
 
 def _mean_round_s(runs: Sequence[Run]) -> float:
@@ -182,21 +191,24 @@ def _mean_round_s(runs: Sequence[Run]) -> float:
     return fmean(made) if made else 0.0
 
 
-def _shown(metric: Metric, value: float | None) -> str:
+def _metric_text(metric: Metric, value: float | None) -> str:
     if value is None:
         return "no model yet"
     return percent(value, 1) if metric.percent else significant(value, 3)
 
 
-def _reached_s(comparison: Comparison, label: str) -> tuple[str, str]:
-    """When the reference, and when the label itself, reached what the label has at the end: means over the seeds in which both did and
-    the label ends better than it was when it was first tested."""
-    ours, metric, times = {run.seed: run for run in comparison.runs_of(comparison.reference)}, comparison.metric, []
+def _times_reached(comparison: Comparison, label: str) -> tuple[str, str]:
+    """When the reference and when the label itself reached the label's last value, as texts; empty texts if never.
+
+    Means over the seeds in which both reached it and the label's last value is better than its first.
+    """
+    reference_runs = {run.seed: run for run in comparison.runs_of(comparison.reference)}
+    metric, times = comparison.metric, []
     for run in comparison.runs_of(label):
         tested = [value for record in run.records if (value := record.value(metric.name)) is not None]
-        if run.seed in ours and tested and metric.is_better(tested[-1], tested[0]):
-            own_s = time_to_target_s(ours[run.seed].records, tested[-1], metric)
-            their_s = time_to_target_s(run.records, tested[-1], metric)
-            times += [(own_s, their_s)] if own_s and their_s else []
-    own, their = (seconds(fmean(column), 3) for column in zip(*times)) if times else ("", "")
-    return own, their
+        if run.seed in reference_runs and tested and metric.is_better(tested[-1], tested[0]):
+            reference_s = time_to_target_s(reference_runs[run.seed].records, tested[-1], metric)
+            label_s = time_to_target_s(run.records, tested[-1], metric)
+            times += [(reference_s, label_s)] if reference_s and label_s else []
+    reference_time, label_time = (seconds(fmean(column), 3) for column in zip(*times)) if times else ("", "")
+    return reference_time, label_time

@@ -125,16 +125,16 @@ class Estimate:
 
 def estimate(values: Iterable[float | None], ratio: bool = False) -> Estimate:
     """The mean of the values that are known, with its interval; with `ratio`, both are taken over logarithms."""
-    listed = list(values)
-    numbers = np.array([value for value in listed if value is not None], float)
+    all_values = list(values)
+    numbers = np.array([value for value in all_values if value is not None], float)
     if not len(numbers):
         return Estimate(None, None, None, 0)
     numbers = np.log(numbers) if ratio else numbers
-    back = np.exp if ratio else float
+    inverse = np.exp if ratio else float
     mean, half = numbers.mean(), half_width(numbers)
-    if len(numbers) < len(listed) or not np.isfinite(half):
-        return Estimate(float(back(mean)), None, None, len(numbers))
-    return Estimate(float(back(mean)), float(back(mean - half)), float(back(mean + half)), len(numbers))
+    if len(numbers) < len(all_values) or not np.isfinite(half):
+        return Estimate(float(inverse(mean)), None, None, len(numbers))
+    return Estimate(float(inverse(mean)), float(inverse(mean - half)), float(inverse(mean + half)), len(numbers))
 
 
 def half_width(values: Array) -> Array:

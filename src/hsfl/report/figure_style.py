@@ -1,4 +1,4 @@
-"""What all figures share: the look, curves that lie on each other and are all seen, and files that are the same bytes every time.
+"""What all figures share: their style, dashes for curves that coincide, and files that are the same bytes every time.
 
 Matplotlib comes with the extra `report` and is imported where it is used. A figure is a value that nothing else knows
 of: no pyplot, no global state.
@@ -60,21 +60,21 @@ def save_figure(figure: "Figure", path: str | Path, formats: Iterable[str] = FOR
     metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     written = []
     for kind in formats:
-        words: dict[str, Any] = {"format": known("format", kind, metadata), "metadata": metadata[kind], "dpi": 160}
+        options: dict[str, Any] = {"format": known("format", kind, metadata), "metadata": metadata[kind], "dpi": 160}
         target = Path(f"{path}.{kind}")
         with matplotlib().rc_context(STYLE):
-            write_atomic(target, partial(figure.savefig, **words, facecolor="white"))
+            write_atomic(target, partial(figure.savefig, **options, facecolor="white"))
         written.append(target)
     return written
 
 
 def figure_file_name(text: str) -> str:
-    """Words as a plain file name, for LaTeX too: letters, digits, - and _ alone."""
+    """The text as a plain file name, for LaTeX too: letters, digits, - and _ alone."""
     return re.sub(r"[^A-Za-z0-9_]+", "-", text).strip("-") or "figure"
 
 
 def plain(text: str) -> str:
-    """Words as words: matplotlib would read what stands between dollar signs as mathematics."""
+    """The text with dollar signs escaped: matplotlib would read what stands between them as mathematics."""
     return text.replace("$", r"\$")
 
 
@@ -87,27 +87,27 @@ def lies_on(curves: Sequence[tuple[Array, Array]]) -> list[int]:
     values = [y[np.isfinite(y)] for _, y in curves]
     known = np.concatenate([y for y in values if len(y)] or [np.zeros(1)])
     close = CLOSE * float(np.ptp(known)) or CLOSE * float(np.abs(known).max())
-    first: list[int] = []
+    firsts: list[int] = []
     for place, (x, y) in enumerate(curves):
-        same = (of for of in range(place) if first[of] == of and _same(*curves[of], x, y, close))
-        first.append(next(same, place))
-    return first
+        earlier = (other for other in range(place) if firsts[other] == other and _coincide(*curves[other], x, y, close))
+        firsts.append(next(earlier, place))
+    return firsts
 
 
-def _same(x: Array, y: Array, other_x: Array, other_y: Array, close: float) -> bool:
-    both, mine, theirs = np.intersect1d(x, other_x, return_indices=True)
-    if len(both) < min(2, len(x), len(other_x)) or not len(both):
+def _coincide(x: Array, y: Array, other_x: Array, other_y: Array, close: float) -> bool:
+    common_x, at, other_at = np.intersect1d(x, other_x, return_indices=True)
+    if len(common_x) < min(2, len(x), len(other_x)) or not len(common_x):
         return False
-    pairs = np.isfinite(y[mine]) & np.isfinite(other_y[theirs])
-    return bool(pairs.any() and (np.abs(y[mine] - other_y[theirs])[pairs] <= close).all())
+    both_known = np.isfinite(y[at]) & np.isfinite(other_y[other_at])
+    return bool(both_known.any() and (np.abs(y[at] - other_y[other_at])[both_known] <= close).all())
 
 
-def shared_dashes(dashes: Any, first: Sequence[int], place: int, shift: float = 0.0) -> Any:
+def shared_dashes(dashes: Any, firsts: Sequence[int], place: int, shift: float = 0.0) -> Any:
     """The curve's own dashes; where curves coincide, dashes that leave room for the dashes of the other curves.
 
     shift: how far to the right the curve is drawn, in widths of the line.
     """
-    group = [other for other, of in enumerate(first) if of == first[place]]
+    group = [other for other, first in enumerate(firsts) if first == firsts[place]]
     if len(group) < 2:
         return dashes
     period = DASH * len(group)
@@ -117,11 +117,11 @@ def shared_dashes(dashes: Any, first: Sequence[int], place: int, shift: float = 
 def coincidence_notes(names: Sequence[str], *firsts: tuple[str, Sequence[int]]) -> list[str]:
     """What a legend adds to each name, from ("over rounds", what `lies_on` found there): `= HSFL over rounds`, or `= HSFL`
     where it is so in every picture."""
-    said = []
+    notes = []
     for place in range(len(names)):
-        on = [(where, first[place]) for where, first in firsts if first[place] != place]
-        if on and len(on) == len(firsts) and len({of for _, of in on}) == 1:
-            said.append(f"= {names[on[0][1]]}")
+        coincident = [(picture, first[place]) for picture, first in firsts if first[place] != place]
+        if coincident and len(coincident) == len(firsts) and len({other for _, other in coincident}) == 1:
+            notes.append(f"= {names[coincident[0][1]]}")
         else:
-            said.append(", ".join(f"= {names[of]} {where}" for where, of in on))
-    return said
+            notes.append(", ".join(f"= {names[other]} {picture}" for picture, other in coincident))
+    return notes

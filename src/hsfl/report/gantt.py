@@ -1,4 +1,8 @@
-"""The Gantt chart of a round, in the manner of the paper's Fig. 1(b)."""
+"""The Gantt chart of a round as a figure, in the manner of the paper's Fig. 1(b).
+
+A row is a client (`_label_rows` writes its name and cut), a bar is a phase (`_draw_phase_bars`, named by `PHASE_LABELS`), and a hatched
+bar is waiting. The same chart on the page is drawn by `assets/gantt.js`.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -7,7 +11,7 @@ import numpy as np
 
 from hsfl.formats import ENDLESS, seconds
 from hsfl.network.clock import PHASES
-from hsfl.report.compared_runs import display_name, pools_data
+from hsfl.report.compared_runs import display_name, framework_pools_data
 from hsfl.report.figure_style import ALARM, FAINT, INK, STYLE, matplotlib, plain
 from hsfl.runs.records import RoundRecord
 
@@ -26,7 +30,7 @@ PHASE_COLOURS = {  # a hue for who works (client, radio, server, model exchange)
     "model_up": "#882255",
     "model_down": "#D9A5C8",
 }
-PHASE_NAMES = {
+PHASE_LABELS = {
     "client_forward": "client forward",
     "smashed": "smashed data up",
     "server_forward": "server forward",
@@ -64,23 +68,23 @@ def gantt_page(
 ) -> "Figure":
     """Several rounds below each other, on one time axis and with one legend."""
     mpl = matplotlib()
-    every = [gantt_rows(record, pooled) for record in records]
+    shown_clients = [gantt_rows(record, pooled) for record in records]
     longest_s = max(record.round_s for record in records) or 1.0
-    sizes = [np.interp(len(clients), [1, 10, 50], [0.5, 0.36, 0.2]) * len(clients) for clients in every]
+    sizes = [np.interp(len(clients), [1, 10, 50], [0.5, 0.36, 0.2]) * len(clients) for clients in shown_clients]
     with mpl.rc_context(STYLE):
         height = 1.2 + sum(size + 0.5 for size in sizes)
         figure = mpl.figure.Figure(figsize=(10, height), layout="constrained")
-        rows = figure.subplots(len(records), sharex=True, squeeze=False, height_ratios=sizes)[:, 0]
-        for axes, record, clients, title in zip(rows, records, every, titles):
-            on_server = pools_data(record.framework) if pooled is None else pooled
-            shown = ["main server"] if on_server else [names[k] if names else f"client {k}" for k in clients]
-            _draw_round(axes, record, clients, title, shown, on_server)
-        rows[-1].set_xlim(0, longest_s)
+        all_axes = figure.subplots(len(records), sharex=True, squeeze=False, height_ratios=sizes)[:, 0]
+        for axes, record, clients, title in zip(all_axes, records, shown_clients, titles):
+            on_server = framework_pools_data(record.framework) if pooled is None else pooled
+            row_names = ["main server"] if on_server else [names[k] if names else f"client {k}" for k in clients]
+            _draw_round(axes, record, clients, title, row_names, on_server)
+        all_axes[-1].set_xlim(0, longest_s)
         if longest_s >= ENDLESS:
-            rows[-1].xaxis.set_major_formatter(lambda x, _: f"{x / longest_s:.3g} of the round")
+            all_axes[-1].xaxis.set_major_formatter(lambda x, _: f"{x / longest_s:.3g} of the round")
         smashed = SMASHED if any("smashed" in record.phases for record in records) else None
-        rows[-1].set_xlabel("\n".join(filter(None, (X_LABEL, smashed, note))), fontsize=8.5)
-        _legend(figure, rows)
+        all_axes[-1].set_xlabel("\n".join(filter(None, (X_LABEL, smashed, note))), fontsize=8.5)
+        _draw_phase_legend(figure, all_axes)
     return figure
 
 
@@ -88,9 +92,9 @@ def _draw_round(
     axes: "Axes", record: RoundRecord, clients: list[int], title: str | None, names: list[str], pooled: bool
 ) -> None:
     font = float(np.interp(len(clients), [1, 10, 50], [9.5, 9.5, 7]))
-    _draw_phases(axes, record, clients)
-    _draw_waiting(axes, record, clients)
-    _name_rows(axes, record, clients, names, font, pooled)
+    _draw_phase_bars(axes, record, clients)
+    _draw_waiting_bars(axes, record, clients)
+    _label_rows(axes, record, clients, names, font, pooled)
     _mark_dropped(axes, record, clients, font)
     axes.axvline(record.round_s, color=INK, linewidth=1)
     axes.set_ylim(len(clients) - 0.4, -0.6)
@@ -99,19 +103,19 @@ def _draw_round(
     axes.set_title(_gantt_title(record, clients, title, pooled), loc="left", fontsize=10.5, fontweight="bold")
 
 
-def _legend(figure: "Figure", rows: Sequence["Axes"]) -> None:
+def _draw_phase_legend(figure: "Figure", all_axes: Sequence["Axes"]) -> None:
     """Every phase of any round once, in the order of the work; waiting and drops at the end."""
-    found = {name: handle for axes in rows for handle, name in zip(*axes.get_legend_handles_labels())}
-    order = [*PHASE_NAMES.values(), "waiting"]
-    names = sorted(found, key=lambda name: order.index(name) if name in order else len(order))
+    handles = {name: handle for axes in all_axes for handle, name in zip(*axes.get_legend_handles_labels())}
+    order = [*PHASE_LABELS.values(), "waiting"]
+    names = sorted(handles, key=lambda name: order.index(name) if name in order else len(order))
     figure.legend(
-        [found[name] for name in names], names, loc="outside lower center", ncols=5, frameon=False, fontsize=8.5
+        [handles[name] for name in names], names, loc="outside lower center", ncols=5, frameon=False, fontsize=8.5
     )
 
 
 def gantt_rows(record: RoundRecord, pooled: bool | None = None) -> list[int]:
-    """The clients shown: all, or of a large fleet those that wait least. CL has one row, the main server."""
-    if pools_data(record.framework) if pooled is None else pooled:
+    """The clients that have a row: all or, of a large fleet, the clients that wait least. CL has one row, the main server."""
+    if framework_pools_data(record.framework) if pooled is None else pooled:
         return [record.straggler or 0]  # in round 1, whose data arrive last
     everyone = list(range(len(record.cuts)))
     if len(everyone) <= MAX_ROWS:
@@ -131,15 +135,15 @@ def gantt_tau_s(record: RoundRecord) -> float | None:
 def waiting_spans(record: RoundRecord, client: int) -> list[tuple[float, float]]:
     """The parts of the round that no phase of the client covers."""
     spans = sorted((times["start_s"][client], times["end_s"][client]) for times in record.phases.values())
-    waiting, now_s = [], 0.0
+    waiting, covered_s = [], 0.0
     for start_s, end_s in [*((a, b) for a, b in spans if b > a), (record.round_s, record.round_s)]:
-        if start_s > now_s:
-            waiting.append((now_s, start_s))
-        now_s = max(now_s, end_s)
+        if start_s > covered_s:
+            waiting.append((covered_s, start_s))
+        covered_s = max(covered_s, end_s)
     return waiting
 
 
-def _draw_phases(axes: "Axes", record: RoundRecord, clients: list[int]) -> None:
+def _draw_phase_bars(axes: "Axes", record: RoundRecord, clients: list[int]) -> None:
     for phase in PHASES:
         if phase not in record.phases:
             continue
@@ -154,12 +158,12 @@ def _draw_phases(axes: "Axes", record: RoundRecord, clients: list[int]) -> None:
             color=PHASE_COLOURS[phase],
             edgecolor="white",
             linewidth=0.4,
-            label=PHASE_NAMES[phase],
+            label=PHASE_LABELS[phase],
             zorder=3 if beside else 2,
         )
 
 
-def _draw_waiting(axes: "Axes", record: RoundRecord, clients: list[int]) -> None:
+def _draw_waiting_bars(axes: "Axes", record: RoundRecord, clients: list[int]) -> None:
     started = set(record.started)
     gaps = [(row, a, b) for row, k in enumerate(clients) if k in started for a, b in waiting_spans(record, k)]
     if gaps:
@@ -170,23 +174,25 @@ def _draw_waiting(axes: "Axes", record: RoundRecord, clients: list[int]) -> None
         )  # fmt: skip
 
 
-def _short(name: str) -> str:
+def _short_name(name: str) -> str:
     """The name as far as the margin has room for it."""
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
 
 
-def _name_rows(
+def _label_rows(
     axes: "Axes", record: RoundRecord, clients: list[int], names: list[str], font: float, pooled: bool
 ) -> None:
     """Client and cut at the left; at the right who was the straggler, was dropped or did not start."""
-    words = names if pooled else [f"{plain(_short(name))}   cut {record.cuts[k]}" for name, k in zip(names, clients)]
-    axes.set_yticks(range(len(clients)), words, fontsize=font)
+    row_labels = (
+        names if pooled else [f"{plain(_short_name(name))}   cut {record.cuts[k]}" for name, k in zip(names, clients)]
+    )
+    axes.set_yticks(range(len(clients)), row_labels, fontsize=font)
     axes.tick_params(axis="y", length=0)
     for row, k in enumerate(clients if not pooled else []):
         straggler, dropped, started = k == record.straggler, k in record.dropped, k in record.started
         marks = {"straggler": straggler, "dropped": dropped, "did not start": not started}
         axes.annotate(
-            ", ".join(word for word, holds in marks.items() if holds),
+            ", ".join(mark for mark, holds in marks.items() if holds),
             xy=(record.round_s, row),
             xytext=(6, 0),
             textcoords="offset points",
@@ -217,7 +223,7 @@ def _mark_dropped(axes: "Axes", record: RoundRecord, clients: list[int], font: f
 
 def _gantt_title(record: RoundRecord, clients: list[int], title: str | None, pooled: bool) -> str:
     name = plain(title or display_name(record.framework))
-    words = f"{name}, round {record.round}: {seconds(record.round_s)}"
+    text = f"{name}, round {record.round}: {seconds(record.round_s)}"
     if len(clients) < len(record.cuts) and not pooled:
-        words += f" ({len(clients)} of {len(record.cuts)} clients, those that wait least)"
-    return words
+        text += f" ({len(clients)} of {len(record.cuts)} clients, those that wait least)"
+    return text

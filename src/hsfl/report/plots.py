@@ -1,4 +1,4 @@
-"""Figures: learning over simulated time and over rounds; with `gantt`, all figures of a comparison."""
+"""Figures of a comparison: learning over simulated time and over rounds, and a Gantt chart of a round for each label."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from hsfl.errors import known
 from hsfl.formats import ENDLESS, seconds
 from hsfl.framework_table import METHODS, Style
 from hsfl.report.compared_runs import Run, built_in
-from hsfl.report.comparison import Comparison, titled
+from hsfl.report.comparison import Comparison, metric_title
 from hsfl.report.curves import QUANTITIES, Band, mean_band, steps_of
 from hsfl.report.figure_style import (
     FAINT,
@@ -45,19 +45,21 @@ NUM_TIMES = 61  # points of a mean over time
 def write_figures(comparison: Comparison, out: str | Path, gantt_round: int = 1) -> list[Path]:
     """Accuracy and losses over time and rounds, and a round of each label's first seed as a Gantt chart."""
     out, written = Path(out), []
-    own = [metric.name for metric in comparison.runs[0].metrics if metric.name not in QUANTITIES]
-    for quantity in (*QUANTITIES, *own):
+    task_metrics = [metric.name for metric in comparison.runs[0].metrics if metric.name not in QUANTITIES]
+    for quantity in (*QUANTITIES, *task_metrics):
         if any(record.value(quantity) is not None for run in comparison.runs for record in run.records):
             written += save_figure(learning_figure(comparison, quantity), out / quantity)
-    taken: list[str] = []
+    names: list[str] = []
     for label in comparison.labels:
-        first = comparison.runs_of(label)[0]
-        for record in (each for each in first.records if each.round == gantt_round and each.crowd is None):
+        first_run = comparison.runs_of(label)[0]
+        shown = (record for record in first_run.records if record.round == gantt_round and record.crowd is None)
+        for record in shown:
             name = f"gantt-{figure_file_name(label)}"
-            taken.append(name)
-            again = f"-{taken.count(name)}" if taken.count(name) > 1 else ""  # labels that differ in signs alone
-            path = out / f"{name}{again}-round-{gantt_round}"
-            written += save_figure(gantt_figure(record, first.name, first.pools_data, first.client_names), path)
+            names.append(name)
+            suffix = f"-{names.count(name)}" if names.count(name) > 1 else ""  # labels that differ in signs alone
+            path = out / f"{name}{suffix}-round-{gantt_round}"
+            figure = gantt_figure(record, first_run.name, first_run.pools_data, first_run.client_names)
+            written += save_figure(figure, path)
     return written
 
 
@@ -81,15 +83,16 @@ def learning_figure(comparison: Comparison, quantity: str | None = None) -> "Fig
         round_axes.set_xlim(left=0)
         if comparison.target is not None and quantity == comparison.metric.name:
             ends.append(_draw_target(time_axes, round_axes, comparison, y_scale * comparison.target))
-        _limit(time_axes)
+        _limit_y(time_axes)
         if all(len(end.text) <= LONGEST_NAME for end in ends):  # else the legend alone, or no room is left
             _label_ends(time_axes, ends)
-        time_axes.set(xlabel=f"simulated time ({unit})", ylabel=Y_LABELS.get(quantity) or titled(metrics[quantity]))
+        y_label = Y_LABELS.get(quantity) or metric_title(metrics[quantity])
+        time_axes.set(xlabel=f"simulated time ({unit})", ylabel=y_label)
         round_axes.set_xlabel("round")
         round_axes.tick_params(labelleft=True)
         round_axes.xaxis.get_major_locator().set_params(integer=True)
         texts = _legend_texts(comparison, over_time.firsts, over_rounds.firsts)
-        handles = [_sample(mpl, styles[label]) for label in comparison.labels]
+        handles = [_legend_sample(mpl, styles[label]) for label in comparison.labels]
         figure.legend(handles, texts, loc="outside right center", frameon=False, fontsize=8.5, handlelength=3.6)
         figure.supxlabel(_seeds_note(comparison), fontsize=8, color=FAINT)
     return figure
@@ -121,14 +124,14 @@ def _draw_curves(
 ) -> _Drawn:
     """Draw the curve and the interval of every label. scales: what x and y are multiplied by."""
     names = [plain(comparison.name(label)) for label in comparison.labels]
-    every = [label_band(comparison.runs_of(label), quantity, over) for label in comparison.labels]
-    bands = [_scaled(band, *scales) for band in every]
+    label_bands = [label_band(comparison.runs_of(label), quantity, over) for label in comparison.labels]
+    bands = [_scaled(band, *scales) for band in label_bands]
     firsts, ends = lies_on([(x, mean) for x, mean, *_ in bands]), []
     for place, (label, (x, mean, low, high)) in enumerate(zip(comparison.labels, bands)):
         colour, marker, dashes = styles[label]
         style = (colour, marker, shared_dashes(dashes, firsts, place))
         steps = over == "time" and len(comparison.runs_of(label)) == 1
-        draw_interval(axes, x, mean, low, high, colour, place, len(bands))
+        _draw_interval(axes, x, mean, low, high, colour, place, len(bands))
         _draw_curve(axes, x, mean, style, place, names[place], steps)
         if len(x):
             ends.append(_End(names[place], colour, x[-1], mean[-1]))
@@ -146,11 +149,14 @@ def _draw_target(time_axes: "Axes", round_axes: "Axes", comparison: Comparison, 
 def _legend_texts(comparison: Comparison, over_time: list[int], over_rounds: list[int]) -> list[str]:
     """The labels' names, a line for each setting, and with which curve each coincides."""
     names = [plain(comparison.name(label)) for label in comparison.labels]
-    said = coincidence_notes(names, ("over time", over_time), ("over rounds", over_rounds))
+    notes = coincidence_notes(names, ("over time", over_time), ("over rounds", over_rounds))
     texts = [re.sub(r", |,(?=\w+\.)", ",\n", name) for name in names]
     runs = [comparison.runs_of(label) for label in comparison.labels]
-    said = [note if any(run.records for run in each) else "no round in the budget" for note, each in zip(said, runs)]
-    return [f"{text}\n{note}" if note else text for text, note in zip(texts, said)]
+    notes = [
+        note if any(run.records for run in label_runs) else "no round in the budget"
+        for note, label_runs in zip(notes, runs)
+    ]
+    return [f"{text}\n{note}" if note else text for text, note in zip(texts, notes)]
 
 
 def foreign_styles(runs: Sequence[Run]) -> dict[str, Style]:
@@ -161,15 +167,17 @@ def foreign_styles(runs: Sequence[Run]) -> dict[str, Style]:
 def label_styles(labels: Sequence[str], foreign: Mapping[str, Style] | None = None) -> dict[str, Style]:
     """A colour, marker and dashes for each label. A label has its framework's style, unless an earlier label has that style; other
     labels take styles that are left."""
-    own = {name: row.style for name, row in METHODS.items() if built_in(name) is not None} | dict(foreign or {})
-    styles = {label: own[label] for label in labels if label in own}
+    known_styles = {name: row.style for name, row in METHODS.items() if built_in(name) is not None}
+    known_styles |= dict(foreign or {})
+    styles = {label: known_styles[label] for label in labels if label in known_styles}
     for label in labels:
         name = label.split(",", 1)[0]
-        if name in own and own[name] not in styles.values():
-            styles[label] = own[name]
-    free = [style for style in reversed(own.values()) if style not in styles.values()] or list(own.values())
-    others = [label for label in labels if label not in styles]
-    return styles | {label: free[place % len(free)] for place, label in enumerate(others)}
+        if name in known_styles and known_styles[name] not in styles.values():
+            styles[label] = known_styles[name]
+    free = [style for style in reversed(known_styles.values()) if style not in styles.values()]
+    free = free or list(known_styles.values())
+    other_labels = [label for label in labels if label not in styles]
+    return styles | {label: free[place % len(free)] for place, label in enumerate(other_labels)}
 
 
 def label_band(runs: Sequence[Run], quantity: str, over: str) -> Band:
@@ -190,32 +198,32 @@ NUM_BARS = 6
 LINE_POINTS = 1.7  # the width of a curve
 
 
-def draw_interval(
+def _draw_interval(
     axes: "Axes", x: Array, mean: Array, low: Array, high: Array, colour: str, place: int, num_curves: int
 ) -> None:
-    """The interval beneath the lines: a pale band, or bars where many curves cross, each curve's at places of its own."""
+    """Draw the interval beneath the lines: a pale band, or bars where many curves cross; each curve has its bars at other points."""
     if not np.isfinite(low).any():
         return
     if num_curves <= MAX_BANDS:
         axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0, zorder=1)
         return
-    at = bar_places(len(x), place, num_curves)
-    bars = np.stack([mean - low, high - mean])[:, at]
+    positions = _bar_positions(len(x), place, num_curves)
+    bars = np.stack([mean - low, high - mean])[:, positions]
     look: dict[str, Any] = {"ecolor": colour, "elinewidth": 0.9, "capsize": 2, "capthick": 0.9, "alpha": 0.75}
-    axes.errorbar(x[at], mean[at], bars, fmt="none", zorder=1.5, **look)
+    axes.errorbar(x[positions], mean[positions], bars, fmt="none", zorder=1.5, **look)
 
 
-def bar_places(num_points: int, place: int, num_curves: int, most: int = NUM_BARS) -> Array:
-    """Which of a curve's points have bars: all points where they are few, else so many that bars of different curves stand apart."""
-    if num_points <= most:
+def _bar_positions(num_points: int, place: int, num_curves: int, max_bars: int = NUM_BARS) -> Array:
+    """The points of a curve that have bars: all points where they are few, else about `max_bars`, apart from those of other curves."""
+    if num_points <= max_bars:
         return np.arange(num_points)
-    every = max(num_points // most, 1)
-    first = place * every // max(num_curves, 1)
-    return np.arange(min(first, num_points - 1), num_points, every)
+    stride = max(num_points // max_bars, 1)
+    first = place * stride // max(num_curves, 1)
+    return np.arange(min(first, num_points - 1), num_points, stride)
 
 
 def curve_look(style: Style) -> dict[str, Any]:
-    """A framework's style as the words of matplotlib for a curve."""
+    """A framework's style as matplotlib's arguments for a curve."""
     colour, marker, dashes = style
     return {
         "color": colour,
@@ -228,28 +236,28 @@ def curve_look(style: Style) -> dict[str, Any]:
     }
 
 
-def _sample(mpl: Any, style: Style) -> Any:
+def _legend_sample(mpl: Any, style: Style) -> Any:
     """A line of the legend, in the curve's own style."""
     return mpl.lines.Line2D([], [], **curve_look(style))
 
 
 def _draw_curve(axes: "Axes", x: Array, mean: Array, style: Style, place: int, name: str, steps: bool) -> None:
-    every = max(len(x) // 8, 1)
+    stride = max(len(x) // 8, 1)
     axes.plot(
         x,
         mean,
         drawstyle="steps-post" if steps else "default",
-        markevery=(place * every // 3 % every, every),  # curves that coincide (HSFL = FL per round) all show marks
+        markevery=(place * stride // 3 % stride, stride),  # curves that coincide (HSFL = FL per round) all show marks
         label=name,
         zorder=2,
         **curve_look(style),
     )
 
 
-def _limit(axes: "Axes") -> None:
+def _limit_y(axes: "Axes") -> None:
     """Room for the lines and a margin; wide intervals of few seeds run out of the picture."""
-    values = [line.get_ydata() for line in axes.get_lines()]
-    known_values = np.concatenate([np.asarray(each, float) for each in values]) if values else np.empty(0)
+    values = [curve.get_ydata() for curve in axes.get_lines()]
+    known_values = np.concatenate([np.asarray(y_values, float) for y_values in values]) if values else np.empty(0)
     known_values = known_values[np.isfinite(known_values)]
     if len(known_values):
         low, high = known_values.min(), known_values.max()
@@ -267,7 +275,7 @@ def _label_ends(axes: "Axes", ends: list[_End]) -> None:
     ends = sorted(ends, key=lambda end: end.y)
     heights = spread([(end.y - low) / (high - low) for end in ends], gap=0.06)
     for (text, colour, x, y), height in zip(ends, heights):
-        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.7, "shrinkA": 0, "shrinkB": 2}
+        leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.7, "shrinkA": 0, "shrinkB": 2}
         axes.annotate(
             text,
             xy=(x, y),
@@ -278,7 +286,7 @@ def _label_ends(axes: "Axes", ends: list[_End]) -> None:
             fontweight="normal" if colour == INK else "bold",
             fontsize=8.5,
             annotation_clip=False,
-            arrowprops=line | {"relpos": (0, 0.5)},
+            arrowprops=leader | {"relpos": (0, 0.5)},
         )
 
 
@@ -290,9 +298,9 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
         while len(groups) > 1 and np.mean(groups[-2]) >= np.mean(groups[-1]):
             last = groups.pop()
             groups[-1] += last
-    even = [float(np.mean(group)) for group in groups for _ in group]
+    levels = [float(np.mean(group)) for group in groups for _ in group]
     ceiling = max(1.0 - gap * (len(heights) - 1), 0.0)
-    return [min(max(base, 0.0), ceiling) + place * gap for place, base in enumerate(even)]
+    return [min(max(base, 0.0), ceiling) + place * gap for place, base in enumerate(levels)]
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:

@@ -1,4 +1,4 @@
-"""Figures of a sweep: a metric against the first field, a curve for each contender, a panel for each value of the others."""
+"""Figures of a sweep: a metric against the first field, a curve for each contender, a panel for each value of the other fields."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,18 +63,20 @@ def axis_of(sweep: Sweep) -> SweepAxis:
 def panels_of(sweep: Sweep) -> list[Panel]:
     """The panels of a sweep, one for each combination of the values of the fields after the first."""
     order = {repr(value): place for place, value in enumerate(axis_of(sweep).values)}
-    found: dict[str, list[int]] = {}
-    for point, (_, *others) in enumerate(sweep.values):
-        name = ", ".join(f"{field} = {say_setting(field, v)}" for field, v in zip(sweep.fields[1:], others))
-        found.setdefault(name, []).append(point)
-    return [Panel(name, sorted(those, key=lambda p: order[repr(sweep.values[p][0])])) for name, those in found.items()]
+    points_of: dict[str, list[int]] = {}
+    for point, (_, *other_values) in enumerate(sweep.values):
+        name = ", ".join(f"{field} = {say_setting(field, v)}" for field, v in zip(sweep.fields[1:], other_values))
+        points_of.setdefault(name, []).append(point)
+    return [
+        Panel(name, sorted(points, key=lambda p: order[repr(sweep.values[p][0])])) for name, points in points_of.items()
+    ]
 
 
 def curve_of(sweep: Sweep, panel: Panel, label: str, metric: str) -> tuple[Array, Array, Array]:
-    """Mean, low and high at the panel's points, as the axis says them; NaN where unknown."""
+    """Mean, low and high at the panel's points, in the unit of the axis; NaN where unknown."""
     scale = find_metric(metric).scale
-    found = [sweep.estimate(point, label, metric) for point in panel.points]
-    columns = [[getattr(one, name) for one in found] for name in ("mean", "low", "high")]
+    estimates = [sweep.estimate(point, label, metric) for point in panel.points]
+    columns = [[getattr(estimate, name) for estimate in estimates] for name in ("mean", "low", "high")]
     mean, low, high = (np.array([np.nan if v is None else scale * v for v in column]) for column in columns)
     return mean, low, high
 
@@ -90,49 +92,55 @@ def sweep_figure(sweep: Sweep, metric: str) -> "Figure":
     axis, panels = axis_of(sweep), panels_of(sweep)
     styles = label_styles(sweep.labels, sweep.styles)
     names = [plain(sweep.names[label]) for label in sweep.labels]
-    columns = min(len(panels), MAX_COLUMNS)
-    lines = -(-len(panels) // columns)
+    num_columns = min(len(panels), MAX_COLUMNS)
+    num_rows = -(-len(panels) // num_columns)
     with mpl.rc_context(STYLE):
-        size = (max(5.0, 3.4 * columns), 2.6 * lines + 0.9 + 0.2 * len(names))
+        size = (max(5.0, 3.4 * num_columns), 2.6 * num_rows + 0.9 + 0.2 * len(names))
         figure = mpl.figure.Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+        grid = figure.subplots(num_rows, num_columns, sharex=True, sharey=True, squeeze=False)
         firsts: list[tuple[str, list[int]]] = []
         drawn: list[tuple[Array, Array, Array]] = []
         for axes, panel in zip(grid.flat, panels):
             curves = [curve_of(sweep, panel, label, metric) for label in sweep.labels]
             drawn += curves
-            first = lies_on([(axis.x[: len(mean)], mean) for mean, *_ in curves])
-            firsts.append((f"at {plain(panel.name)}" if panel.name else "", first))
-            x = np.array([axis.x[place] for place in _places(sweep, axis, panel)])
+            panel_firsts = lies_on([(axis.x[: len(mean)], mean) for mean, *_ in curves])
+            firsts.append((f"at {plain(panel.name)}" if panel.name else "", panel_firsts))
+            x = np.array([axis.x[place] for place in axis_positions(sweep, axis, panel)])
             for place, (label, curve) in enumerate(zip(sweep.labels, curves)):
                 colour, marker, dashes = styles[label]
                 shift = APART_POINTS * (place - (len(names) - 1) / 2)
-                dashes = shared_dashes(dashes, first, place, shift / LINE_POINTS)
+                dashes = shared_dashes(dashes, panel_firsts, place, shift / LINE_POINTS)
                 style = (colour, marker, dashes if axis.numbers else "none")
-                _draw(mpl, figure, axes, x, curve, style, shift)
+                _draw_curve_with_bars(mpl, figure, axes, x, curve, style, shift)
             axes.set_title(plain(panel.name), fontsize=9)
         for axes in list(grid.flat)[len(panels) :]:
             axes.set_visible(False)
         grid.flat[0].set_ylim(*y_limits(drawn))
         _name_axes(mpl, grid, axis, plain(sweep.fields[0]), plain(sweep.title(metric)))
-        said = [f"{name} {note}".strip() for name, note in zip(names, coincidence_notes(names, *firsts))]
+        legend_texts = [f"{name} {note}".strip() for name, note in zip(names, coincidence_notes(names, *firsts))]
         handles = [mpl.lines.Line2D([], [], **curve_look(styles[label])) for label in sweep.labels]
-        widest = max(map(len, said))
-        wide = max(1, min(len(said), int(size[0] * 10 // (widest + 8))))
+        widest = max(map(len, legend_texts))
+        legend_columns = max(1, min(len(legend_texts), int(size[0] * 10 // (widest + 8))))
         figure.legend(
-            handles, said, loc="outside lower center", ncols=wide, frameon=False, fontsize=8.5, handlelength=3.6
+            handles,
+            legend_texts,
+            loc="outside lower center",
+            ncols=legend_columns,
+            frameon=False,
+            fontsize=8.5,
+            handlelength=3.6,
         )
         if len(sweep.seeds) > 1:
-            words = f"mean and 95 % confidence interval over {len(sweep.seeds)} seeds"
+            note = f"mean and 95 % confidence interval over {len(sweep.seeds)} seeds"
             grid.flat[0].annotate(
-                words, (0, 1), (0, 16 if panels[0].name else 4), "axes fraction", "offset points", fontsize=7.5, color=FAINT
+                note, (0, 1), (0, 16 if panels[0].name else 4), "axes fraction", "offset points", fontsize=7.5, color=FAINT
             )  # fmt: skip
     return figure
 
 
 def y_limits(curves: Sequence[tuple[Array, Array, Array]]) -> tuple[float, float]:
-    """Room for all means; bars of few seeds may stick out, and what is never negative does not begin below zero."""
-    means, lows, highs = (np.concatenate([curve[part] for curve in curves]) for part in range(3))
+    """The least and the greatest y. All means have room; wide bars may be cut off; an axis of values that are never negative begins at 0 or above."""
+    means, lows, highs = (np.concatenate([curve[column] for curve in curves]) for column in range(3))
     means = means[np.isfinite(means)]
     if not len(means):
         return 0.0, 1.0
@@ -144,24 +152,25 @@ def y_limits(curves: Sequence[tuple[Array, Array, Array]]) -> tuple[float, float
     return (max(low - edge, 0.0) if least >= 0 else low - edge), high + edge
 
 
-def _places(sweep: Sweep, axis: SweepAxis, panel: Panel) -> list[int]:
+def axis_positions(sweep: Sweep, axis: SweepAxis, panel: Panel) -> list[int]:
+    """The position on the axis of each point of a panel."""
     order = {repr(value): place for place, value in enumerate(axis.values)}
     return [order[repr(sweep.values[point][0])] for point in panel.points]
 
 
-def _draw(
+def _draw_curve_with_bars(
     mpl: Any, figure: "Figure", axes: "Axes", x: Array, curve: tuple[Array, Array, Array], style: Any, shift: float
 ) -> None:
     """A curve with bars, a little to the side, so that bars at the same value stand beside each other."""
     mean, low, high = curve
     beside = mpl.transforms.ScaledTranslation(shift / 72, 0, figure.dpi_scale_trans)
-    where = axes.transData + beside
+    transform = axes.transData + beside
     known = np.isfinite(low)
     if known.any():
         bars = np.stack([mean - low, high - mean])[:, known]
         look: dict[str, Any] = {"ecolor": style[0], "elinewidth": 0.9, "capsize": 2.5, "alpha": 0.75}
-        axes.errorbar(x[known], mean[known], bars, fmt="none", zorder=1.5, transform=where, **look)
-    axes.plot(x, mean, zorder=2, transform=where, **curve_look(style))
+        axes.errorbar(x[known], mean[known], bars, fmt="none", zorder=1.5, transform=transform, **look)
+    axes.plot(x, mean, zorder=2, transform=transform, **curve_look(style))
 
 
 def _name_axes(mpl: Any, grid: Any, axis: SweepAxis, field: str, title: str) -> None:

@@ -1,6 +1,7 @@
 """A sweep, read from its folder: a row of numbers for each point, contender and seed, and means over seeds.
 
-The numbers of one run of a sweep, from its rounds or, where nothing was trained, from its timing.
+A point is a value of each field that is varied. A contender is a framework's label. The numbers of a run come from its rounds
+or, where nothing was trained (`--plan-only`), from its timing.json. `METRICS` says what each number is called in tables and figures.
 """
 
 import json
@@ -17,90 +18,18 @@ from hsfl.files import read_object, write_atomic, write_csv
 from hsfl.formats import si
 from hsfl.framework_table import Style
 from hsfl.report.compared_runs import ACCURACIES, Run, display_name, read_run
-from hsfl.report.comparison import target_words
+from hsfl.report.comparison import target_text
 from hsfl.report.curves import Estimate, estimate, time_to_target_s
 from hsfl.report.tables import interval_text, markdown_table, rich_table
 from hsfl.runs.folder import RunFolder, run_path
 from hsfl.runs.records import RoundRecord
 from hsfl.tasks import ACCURACY, DEFAULT, TASKS, Metric
 
-
-@dataclass(frozen=True)
-class SweepRow:
-    """One run of a sweep."""
-
-    point: int
-    label: str
-    seed: int
-    status: str
-    numbers: dict[str, float | None]  # by metric
+FILE, TIMING = "sweep.json", "timing.json"  # as hsfl.runs.studies.sweep_runs writes them
+UNITS = {"_hz": "Hz", "_bps": "bit/s", "_bits": "bit", "_s": "s", "_w": "W", "_m": "m"}
 
 
-def trained_row(run: Run, point: int, target: float | None) -> SweepRow:
-    """The row of a run that was trained. point: the number of its point. target: of the task's first metric, or None."""
-    return SweepRow(point, run.label, run.seed, run.status, _numbers(run, target))
-
-
-def timed_row(path: Path, point: int, label: str, seed: int) -> SweepRow:
-    """The row of a run that was timed without training. path: its timing.json."""
-    timing = read_object(path)
-    try:
-        rounds_s = [float(seconds) for seconds in timing["round_s"]]
-        numbers: dict[str, float | None] = {
-            "round_s": _mean(rounds_s),
-            "sim_time_s": sum(rounds_s),
-            "rounds": len(rounds_s),
-            "drops": sum(map(int, timing["dropped"])),
-            "left_out": sum(map(int, timing["left_out"])),
-            "mean_cut": _mean([float(cut) for cut in timing["cuts"]]),
-            "gap": _mean([float(gap) for gap in timing["gap"] if gap is not None]),
-        }
-        return SweepRow(point, label, seed, str(timing["status"]), numbers)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path} is damaged ({error}); delete it, and run the sweep again") from None
-
-
-def _numbers(run: Run, target: float | None) -> dict[str, float | None]:
-    """The numbers of a run by metric; None where a number is not known."""
-    gaps = [gap for record in run.records if (gap := record.allocation.get("gap")) is not None]
-    cuts = [cut for record in run.records[-1:] for cut in _cuts(record)]
-    sent = {f"{link}_megabytes": count / 1e6 for link, count in run.bytes.items()}
-    own = [metric.name for metric in run.metrics if metric not in ACCURACIES]
-    return {
-        "final_accuracy": run.last("test_accuracy"),
-        "best_accuracy": run.best("test_accuracy"),
-        "final_balanced_accuracy": run.last("balanced_accuracy"),
-        "best_balanced_accuracy": run.best("balanced_accuracy"),
-        **{f"final_{name}": run.last(name) for name in own},
-        **{f"best_{name}": run.best(name) for name in own},
-        "train_loss": run.last("train_loss"),
-        "test_loss": run.last("test_loss"),
-        "round_s": _mean([record.round_s for record in run.records]),
-        "sim_time_s": run.sim_time_s,
-        "time_to_target_s": None if target is None else time_to_target_s(run.records, target, run.metric),
-        "rounds": len(run.records),
-        "drops": run.drops,
-        "left_out": run.left_out,
-        "mean_cut": _mean(cuts),
-        "gap": _mean(gaps),
-        "megabytes": sum(sent.values()),
-        **sent,
-        "wall_s": sum(record.wall_s for record in run.records),
-    }
-
-
-def _cuts(record: RoundRecord) -> list[int]:
-    """The cuts of all clients; of a large fleet those of the clients that took part."""
-    if record.crowd is None:
-        return list(record.cuts)
-    return [int(cut) for cut, count in record.crowd["cuts"].items() for _ in range(count)]
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
-FILE, TIMING = "sweep.json", "timing.json"  # as runs/studies/sweep_runs.py writes them
+# --- the metrics
 
 
 @dataclass(frozen=True)
@@ -108,7 +37,7 @@ class SweepMetric:
     """A number of each run, as tables and figures show it; `tasks.Metric` is what a task measures."""
 
     title: str  # with its unit, as an axis says it
-    scale: float = 1.0  # what the number is multiplied by to be in that unit
+    scale: float = 1.0  # the factor that brings the number into that unit
 
 
 METRICS = {
@@ -117,12 +46,12 @@ METRICS = {
     "final_balanced_accuracy": SweepMetric("final balanced accuracy (%)", 100),
     "best_balanced_accuracy": SweepMetric("best balanced accuracy (%)", 100),
     **{
-        f"{which}_{each.name}": SweepMetric(
-            f"{which} {each.title}{' (%)' if each.percent else ''}", 100 if each.percent else 1
+        f"{which}_{task_metric.name}": SweepMetric(
+            f"{which} {task_metric.title}{' (%)' if task_metric.percent else ''}", 100 if task_metric.percent else 1
         )
         for row in TASKS.values()
         if row.name != DEFAULT
-        for each in row.metrics
+        for task_metric in row.metrics
         for which in ("final", "best")
     },
     "train_loss": SweepMetric("final training loss"),
@@ -151,9 +80,6 @@ def find_metric(name: str) -> SweepMetric:
     return METRICS.get(name) or SweepMetric(name.replace("_", " "))
 
 
-UNITS = {"_hz": "Hz", "_bps": "bit/s", "_bits": "bit", "_s": "s", "_w": "W", "_m": "m"}
-
-
 def default_metrics(plan_only: bool, target: float | None, metric: Metric = ACCURACY) -> list[str]:
     """The metrics that are drawn where none are asked for."""
     if plan_only:
@@ -165,17 +91,98 @@ def default_metrics(plan_only: bool, target: float | None, metric: Metric = ACCU
 def check_metrics(names: Sequence[str], plan_only: bool, target: float | None) -> None:
     """Refuse an unknown metric before hours of training, not after."""
     for name in names:
-        known("metric", name, [*METRICS, *_registered()])
+        known("metric", name, [*METRICS, *_plugin_metrics()])
         if plan_only and name not in TIMED:
             raise InputError(f"--metric {name} needs training; with --plan-only there are {', '.join(TIMED)}")
         if name == "time_to_target_s" and target is None:
             raise InputError("--metric time_to_target_s needs --target, a test accuracy such as 0.6")
 
 
-def _registered() -> list[str]:
+def _plugin_metrics() -> list[str]:
     """The metrics of plugins' tasks."""
-    own = [metric.name for row in TASKS.values() for metric in row.metrics if metric.function is not None]
-    return [f"{which}_{name}" for name in own for which in ("final", "best")]
+    names = [metric.name for row in TASKS.values() for metric in row.metrics if metric.function is not None]
+    return [f"{which}_{name}" for name in names for which in ("final", "best")]
+
+
+# --- the numbers of a run
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One run of a sweep."""
+
+    point: int
+    label: str
+    seed: int
+    status: str
+    numbers: dict[str, float | None]  # by metric
+
+
+def _trained_row(run: Run, point: int, target: float | None) -> SweepRow:
+    """The row of a run that was trained. point: the number of its point. target: of the task's first metric, or None."""
+    return SweepRow(point, run.label, run.seed, run.status, _run_numbers(run, target))
+
+
+def _timed_row(path: Path, point: int, label: str, seed: int) -> SweepRow:
+    """The row of a run that was timed without training. path: its timing.json."""
+    timing = read_object(path)
+    try:
+        rounds_s = [float(seconds) for seconds in timing["round_s"]]
+        numbers: dict[str, float | None] = {
+            "round_s": _mean(rounds_s),
+            "sim_time_s": sum(rounds_s),
+            "rounds": len(rounds_s),
+            "drops": sum(map(int, timing["dropped"])),
+            "left_out": sum(map(int, timing["left_out"])),
+            "mean_cut": _mean([float(cut) for cut in timing["cuts"]]),
+            "gap": _mean([float(gap) for gap in timing["gap"] if gap is not None]),
+        }
+        return SweepRow(point, label, seed, str(timing["status"]), numbers)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is damaged ({error}); delete it, and run the sweep again") from None
+
+
+def _run_numbers(run: Run, target: float | None) -> dict[str, float | None]:
+    """The numbers of a run by metric; None where a number is not known."""
+    gaps = [gap for record in run.records if (gap := record.allocation.get("gap")) is not None]
+    cuts = [cut for record in run.records[-1:] for cut in _cuts(record)]
+    sent = {f"{link}_megabytes": count / 1e6 for link, count in run.bytes.items()}
+    task_metrics = [metric.name for metric in run.metrics if metric not in ACCURACIES]
+    return {
+        "final_accuracy": run.last("test_accuracy"),
+        "best_accuracy": run.best("test_accuracy"),
+        "final_balanced_accuracy": run.last("balanced_accuracy"),
+        "best_balanced_accuracy": run.best("balanced_accuracy"),
+        **{f"final_{name}": run.last(name) for name in task_metrics},
+        **{f"best_{name}": run.best(name) for name in task_metrics},
+        "train_loss": run.last("train_loss"),
+        "test_loss": run.last("test_loss"),
+        "round_s": _mean([record.round_s for record in run.records]),
+        "sim_time_s": run.sim_time_s,
+        "time_to_target_s": None if target is None else time_to_target_s(run.records, target, run.metric),
+        "rounds": len(run.records),
+        "drops": run.drops,
+        "left_out": run.left_out,
+        "mean_cut": _mean(cuts),
+        "gap": _mean(gaps),
+        "megabytes": sum(sent.values()),
+        **sent,
+        "wall_s": sum(record.wall_s for record in run.records),
+    }
+
+
+def _cuts(record: RoundRecord) -> list[int]:
+    """The cuts of all clients or, of a large fleet, the cuts of the clients that took part."""
+    if record.crowd is None:
+        return list(record.cuts)
+    return [int(cut) for cut, count in record.crowd["cuts"].items() for _ in range(count)]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+# --- the sweep
 
 
 @dataclass(frozen=True)
@@ -204,25 +211,31 @@ class Sweep:
 
     def estimate(self, point: int, label: str, metric: str) -> Estimate:
         """The mean of a metric over the seeds of a point and contender, with its interval."""
-        found = [row for row in self.rows if row.point == point and row.label == label]
-        return estimate(row.numbers.get(metric) for row in found)
+        rows = [row for row in self.rows if row.point == point and row.label == label]
+        return estimate(row.numbers.get(metric) for row in rows)
 
     def title(self, metric: str) -> str:
         if metric == "time_to_target_s" and self.target is not None:
             if self.metric == ACCURACY:
                 return f"time to {100 * self.target:.4g} % accuracy (simulated s)"
-            return f"time to {target_words(self.metric, self.target)} (simulated s)"
+            return f"time to {target_text(self.metric, self.target)} (simulated s)"
         return find_metric(metric).title
 
     def notes(self) -> list[str]:
         """What a reader must know to read the numbers rightly."""
-        one = "One seed: no interval; differences may be luck."
-        notes = [one if len(self.seeds) == 1 else "Mean over seeds ± half of the 95 % confidence interval (Student t)."]
+        one_seed_note = "One seed: no interval; differences may be luck."
+        notes = [
+            one_seed_note
+            if len(self.seeds) == 1
+            else "Mean over seeds ± half of the 95 % confidence interval (Student t)."
+        ]
         if self.plan_only:
             notes.append("Rounds were timed, and nothing was trained.")
         if self.num_missing:
-            many = "1 run is" if self.num_missing == 1 else f"{self.num_missing} runs are"
-            notes.append(f"{many} still to be made; the same command makes {'it' if many == '1 run is' else 'them'}.")
+            missing = "1 run is" if self.num_missing == 1 else f"{self.num_missing} runs are"
+            notes.append(
+                f"{missing} still to be made; the same command makes {'it' if missing == '1 run is' else 'them'}."
+            )
         ends = [row for row in self.rows if row.status in ("diverged", "unfinished", "interrupted")]
         notes += [f"{self._run(row)}: {row.status}." for row in ends]
         return notes
@@ -273,9 +286,9 @@ class Sweep:
             for row in self.rows
         ]
 
-        words = markdown_table(*self.table(metrics)) + "\n" + "".join(f"- {note}\n" for note in self.notes())
+        markdown = markdown_table(*self.table(metrics)) + "\n" + "".join(f"- {note}\n" for note in self.notes())
         write_csv(out / "sweep.csv", header, rows)
-        write_atomic(out / "sweep.md", lambda scratch: scratch.write_text(words, "utf-8"))
+        write_atomic(out / "sweep.md", lambda scratch: scratch.write_text(markdown, "utf-8"))
         return [out / "sweep.csv", out / "sweep.md"]
 
 
@@ -290,12 +303,12 @@ def say_setting(field: str, value: Any) -> str:
 def read_sweep(out: str | Path) -> Sweep:
     """Read all runs that a sweep's folder holds by now."""
     path = Path(out) / FILE
-    about = read_object(path)
+    record = read_object(path)
     try:
-        fields, labels = [str(name) for name in about["fields"]], [str(label) for label in about["labels"]]
-        points = [(list(point["values"]), str(point["folder"])) for point in about["points"]]
-        seeds, plan_only, target = [int(seed) for seed in about["seeds"]], bool(about["plan_only"]), about["target"]
-        config = dict(about["config"])
+        fields, labels = [str(name) for name in record["fields"]], [str(label) for label in record["labels"]]
+        points = [(list(point["values"]), str(point["folder"])) for point in record["points"]]
+        seeds, plan_only, target = [int(seed) for seed in record["seeds"]], bool(record["plan_only"]), record["target"]
+        config = dict(record["config"])
         if target is not None:
             target = float(target)
     except (KeyError, TypeError, ValueError) as error:
@@ -306,16 +319,16 @@ def read_sweep(out: str | Path) -> Sweep:
     for point, (_, folder) in enumerate(points):
         for label in labels:
             for seed in seeds:
-                place = run_path(Path(out) / folder, label, seed)
-                if plan_only and (place / TIMING).exists():
-                    rows.append(timed_row(place / TIMING, point, label, seed))
-                elif RunFolder(place).config_path.exists() and not plan_only:
-                    run = read_run(place, label, seed)
-                    rows.append(trained_row(run, point, target))
+                path_of_run = run_path(Path(out) / folder, label, seed)
+                if plan_only and (path_of_run / TIMING).exists():
+                    rows.append(_timed_row(path_of_run / TIMING, point, label, seed))
+                elif RunFolder(path_of_run).config_path.exists() and not plan_only:
+                    run = read_run(path_of_run, label, seed)
+                    rows.append(_trained_row(run, point, target))
                     names[label], metric = run.name, run.metric
                     styles |= {run.framework: run.look.style} if run.look is not None and run.look.style else {}
     num_missing = len(points) * len(labels) * len(seeds) - len(rows)
-    values, folders = [one for one, _ in points], [folder for _, folder in points]
+    values, folders = [point_values for point_values, _ in points], [folder for _, folder in points]
     return Sweep(
         *(fields, values, folders, labels, names, styles, seeds, plan_only, target, config, rows, num_missing),
         metric=metric,

@@ -1,4 +1,7 @@
-"""Means with their intervals in words, and tables of them for a terminal and in Markdown."""
+"""How tables are written: means with their intervals as text, and a table (title, header, rows) for a terminal or in Markdown.
+
+Which tables and columns there are is said in `comparison` and `sweep_results`.
+"""
 
 import math
 
@@ -21,8 +24,8 @@ def interval_text(value: Estimate, scale: float = 1.0, digits: int | None = None
         return "over 10^15" if value.mean > 0 else "below -10^15"
     mean, half = value.mean * scale, 0.0 if value.high is None else (value.high - value.mean) * scale
     if digits is None:
-        whole = mean == 0 or abs(mean) >= 100 or (half == 0 and mean == round(mean))
-        digits = 0 if whole else min(2 - math.floor(math.log10(abs(mean))), 9)  # three that count
+        is_whole = mean == 0 or abs(mean) >= 100 or (half == 0 and mean == round(mean))
+        digits = 0 if is_whole else min(2 - math.floor(math.log10(abs(mean))), 9)  # three that count
     return f"{mean:{'+' if sign else ''}z,.{digits}f}" + (f" ± {half:,.{digits}f}" if half else "")
 
 
@@ -35,7 +38,7 @@ def ratio_text(value: Estimate, num_seeds: int) -> str:
 
 
 def rich_table(title: str, header: list[str], rows: list[list[str]]) -> Table:
-    """The table for a terminal. The first column is words, the others are numbers."""
+    """The table for a terminal. The first column is text, the others are numbers."""
     table = Table(title=title, title_justify="left")
     for place, name in enumerate(header):
         table.add_column(name, justify="right" if place else "left", overflow="fold")
@@ -47,8 +50,8 @@ def rich_table(title: str, header: list[str], rows: list[list[str]]) -> Table:
 def markdown_table(title: str, header: list[str], rows: list[list[str]]) -> str:
     """The table in Markdown, below its title."""
     align = [":--", *("--:" for _ in header[1:])]
-    lines = [header, align, *([escaped(cell).replace("|", "\\|") for cell in row] for row in rows)]
-    return f"**{escaped(title)}**\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    all_cells = [header, align, *([escaped(cell).replace("|", "\\|") for cell in row] for row in rows)]
+    return f"**{escaped(title)}**\n\n" + "".join(f"| {' | '.join(cells)} |\n" for cells in all_cells)
 
 
 def escaped(text: str) -> str:

@@ -1,6 +1,6 @@
-"""`hsfl report --watch`: the page on this machine alone, and news of the runs as they come.
+"""`hsfl report --watch`: serves the page on this machine alone, and sends the page what is new in runs under way.
 
-Two things can be had, by GET: the page at `/`, and at `/data` what is new since the page last asked. A page of another
+Two addresses are answered, by GET: the page at `/`, and at `/data` what is new since the page last asked. A page of another
 site that reaches the port under a name of its own (DNS rebinding) is turned away.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from hsfl.errors import InputError
-from hsfl.report.compared_runs import run_places
+from hsfl.report.compared_runs import run_folders
 from hsfl.report.page.page import page_data, render, safe_json, waiting_data
 from hsfl.report.page.page_sources import NothingYet, read_sources
 
@@ -34,7 +34,7 @@ class Watcher:
         self._version: str | None = None
         self._data: dict[str, Any] = {}
         try:
-            self.news()  # wrong folders are told at once
+            self.news()  # an error for wrong folders comes at once
         except NothingYet as nothing:
             print(f"no run is there yet: {nothing}; the page waits for one", file=sys.stderr)
 
@@ -54,7 +54,7 @@ class Watcher:
 
     def _stamp(self) -> str:
         """A value that changes whenever one of the files changes."""
-        folders = [folder for path in self.paths for folder in (path, *run_places(path).values())]
+        folders = [folder for path in self.paths for folder in (path, *run_folders(path).values())]
         folders += [run for path in self.paths if (path / "sweep.json").is_file() for run in path.glob("*/*/seed-*")]
         stamps = []
         for path in (folder / name for folder in folders for name in FILES):
@@ -66,21 +66,23 @@ class Watcher:
         return "-".join(stamps)
 
 
-def rest(data: dict[str, Any], have: str) -> dict[str, Any]:
-    """The data without the rounds that a page has: `have` is `every:rounds` for each run, see main.js."""
-    known = [part.split(":") for part in have.split(",")]
-    if len(known) != len(data["runs"]):
+def unseen_data(data: dict[str, Any], have: str) -> dict[str, Any]:
+    """The data without the rounds that a page has. have: `stride:rounds` for each run, as the function follow of main.js sends it."""
+    held = [fields.split(":") for fields in have.split(",")]
+    if len(held) != len(data["runs"]):
         return data
-    return data | {"runs": [_rest_of_run(run, part) for run, part in zip(data["runs"], known)]}
+    return data | {"runs": [_unseen_rounds(run, fields) for run, fields in zip(data["runs"], held)]}
 
 
-def _rest_of_run(run: dict[str, Any], part: list[str]) -> dict[str, Any]:
+def _unseen_rounds(run: dict[str, Any], fields: list[str]) -> dict[str, Any]:
     """The rounds that a page does not have; a page whose Gantt charts are of other rounds gets all rounds."""
-    every, count = part[0], part[-1]
-    known = every == str(run["gantt_every"] or 0) and count.isdecimal() and len(count) < 10
-    if not known or int(count) > run["num_rounds"]:
+    stride, num_held = fields[0], fields[-1]
+    known = stride == str(run["gantt_every"] or 0) and num_held.isdecimal() and len(num_held) < 10
+    if not known or int(num_held) > run["num_rounds"]:
         return run
-    first = max(int(count) - 1, 0)  # the last round again: only the last one is sure to have a chart
+    first = max(
+        int(num_held) - 1, 0
+    )  # the page's last round is sent again: its chart may have been kept only because it was the last
     return run | {"from": first, "rounds": {name: column[first:] for name, column in run["rounds"].items()}}
 
 
@@ -121,20 +123,20 @@ class _Handler(BaseHTTPRequestHandler):
             wanted = urlsplit(self.path)
         except ValueError:
             return self._answer(400, "text/plain", "that is no address")
-        if self.headers.get("Host", "") not in self._names():
+        if self.headers.get("Host", "") not in self._allowed_hosts():
             self._answer(403, "text/plain", "this page is for the machine that it runs on")
         elif wanted.path not in ("/", "/data"):
             self._answer(404, "text/plain", "there is / and /data")
         else:
-            self._tell(wanted.path, parse_qs(wanted.query))
+            self._send_page_or_news(wanted.path, parse_qs(wanted.query))
 
-    def _names(self) -> tuple[str, ...]:
-        """The names by which the page may be asked for."""
-        place = self.server.server_port
-        bare = (HOST, "localhost") if place == 80 else ()  # a browser leaves the usual port out
-        return (f"{HOST}:{place}", f"localhost:{place}", *bare)
+    def _allowed_hosts(self) -> tuple[str, ...]:
+        """The hosts under which the page may be asked for."""
+        port = self.server.server_port
+        without_port = (HOST, "localhost") if port == 80 else ()  # a browser leaves the usual port out
+        return (f"{HOST}:{port}", f"localhost:{port}", *without_port)
 
-    def _tell(self, path: str, query: dict[str, list[str]]) -> None:
+    def _send_page_or_news(self, path: str, query: dict[str, list[str]]) -> None:
         """Send the page, or what is new since the page last asked."""
         try:
             version, data = self.server.watcher.news()
@@ -146,8 +148,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(200, "text/html", render(data, watch=True))
         if version and query.get("version") == [version]:
             return self._answer(204, "text/plain", "")
-        part = rest(data, query.get("have", [""])[0])
-        self._answer(200, "application/json", safe_json({"version": version, "data": part}))
+        news = unseen_data(data, query.get("have", [""])[0])
+        self._answer(200, "application/json", safe_json({"version": version, "data": news}))
 
     def _answer(self, status: int, kind: str, text: str) -> None:
         body = text.encode("utf-8", "replace")

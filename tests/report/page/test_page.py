@@ -89,7 +89,7 @@ def test_short_numbers(value, wanted):
 def test_columns_have_an_entry_for_each_round():
     rounds = records([0.1, None, 0.3])
     rounds[2] = replace(rounds[2], started=[1], kept=[], dropped=[1], cuts=[1, 3])
-    columns = round_columns(rounds, ["client_main_up", "edge_main"], every=2)
+    columns = round_columns(rounds, ["client_main_up", "edge_main"], stride=2)
     assert {len(column) for column in columns.values()} == {3}
     assert columns["test_accuracy"] == [0.1, None, 0.3]
     assert columns["bytes"][0] == [100, 10]
@@ -116,7 +116,7 @@ def test_where_all_finish_together_nobody_is_the_straggler():
     level = record(1, straggler=1, waiting_s=[1e-14, 3e-15])
     late = record(2, straggler=1, waiting_s=[1e-4, 0.0])
     dropped = record(3, straggler=1, waiting_s=[1e-14, 0.0], kept=[0], dropped=[1])
-    columns = round_columns([level, late, dropped], [], every=1)
+    columns = round_columns([level, late, dropped], [], stride=1)
     assert columns["straggler"] == [None, 1, 1]
     assert columns["together"] == [True, False, False]
     assert client_counts([level, late])["straggler"] == [0, 1]
@@ -287,11 +287,11 @@ def test_plan_writes_the_same_page(tmp_path):
 def test_allocation_of_a_round_is_kept_to_four_digits():
     says = {"policy": "proposed", "status": "optimal", "gap": 0.00123456, "lower_bound_s": 1.0, "seconds": 0.1}
     says |= {"server_hz": [123456789.0, 0.0], "owner": [0, 1, 0], "up_power_w": [1.0, 2.0]}
-    kept = page_rounds.allocation(says)
+    kept = page_rounds.short_allocation(says)
     assert kept is not None
     assert (kept["server_hz"], kept["gap"], kept["owner"]) == ([123500000, 0], 0.001235, [0, 1, 0])
     assert "down_power_w" not in kept
-    assert page_rounds.allocation({"policy": "even"}) is None
+    assert page_rounds.short_allocation({"policy": "even"}) is None
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from hsfl.errors import InputError
 from hsfl.files import write_json
 from hsfl.report.page.page import page_data, write_page
-from hsfl.report.page.page_sources import _names, read_sources
+from hsfl.report.page.page_sources import _folder_names, read_sources
 from tests.naming import names, raises
 from tests.report.fabricated import data_in, record, records, write_run
 from tests.small_runs import refused
@@ -55,8 +55,8 @@ def test_runs_of_one_config_are_one_curve_and_others_are_named_after_their_folde
 
 def test_folders_of_one_name_are_told_apart_by_what_differs(tmp_path):
     paths = [tmp_path / "a" / "cifar10" / "seed-1", tmp_path / "a" / "mnist" / "seed-1"]
-    assert list(_names(paths).values()) == ["cifar10", "mnist"]
-    assert list(_names([*paths, tmp_path / "a" / "seed-1"]).values()) == [
+    assert list(_folder_names(paths).values()) == ["cifar10", "mnist"]
+    assert list(_folder_names([*paths, tmp_path / "a" / "seed-1"]).values()) == [
         *map(str, paths),
         str(tmp_path / "a" / "seed-1"),
     ]

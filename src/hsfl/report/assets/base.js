@@ -1,5 +1,5 @@
 "use strict";
-// What all parts of the page share: elements, numbers in words, scales, the tooltip. Text is set as text, never as markup.
+// What all scripts of the page share: elements, numbers as text, scales, the tooltip, tables. Text is set as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 const $ = (id) => document.getElementById(id);
@@ -55,9 +55,9 @@ function ticks(low, high, count) {
   if (!(high > low)) return [low];
   const rough = (high - low) / Math.max(count, 1), power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((value) => value >= rough * 0.999) || 10 * power;
-  const found = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(+(i * step).toPrecision(12));
-  return found;
+  const values = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) values.push(+(i * step).toPrecision(12));
+  return values;
 }
 
 const scale = (low, high, from, to) => (value) => from + (to - from) * (high > low ? (value - low) / (high - low) : 0.5);
@@ -93,15 +93,15 @@ addEventListener("pointerdown", (event) => { if (event.pointerType === "touch") 
 
 // ---- tables
 
-// columns: [{head, cell(row, index), left, wide}]; the first one names the row.
+// columns: [{head, cell(row, index), left, wide}]; the first column names the row.
 function table(caption, columns, rows) {
   const head = h("tr", {}, columns.map((column) => h("th", { scope: "col", class: column.left ? "left" : null }, column.head)));
   const body = rows.map((row, index) => h("tr", {}, columns.map((column, place) => {
-    const words = [column.wide ? "wide" : "", column.left ? "left" : ""].join(" ").trim();
-    return h(place ? "td" : "th", { scope: place ? null : "row", class: words || null }, column.cell(row, index));
+    const classes = [column.wide ? "wide" : "", column.left ? "left" : ""].join(" ").trim();
+    return h(place ? "td" : "th", { scope: place ? null : "row", class: classes || null }, column.cell(row, index));
   })));
-  const whole = h("table", {}, caption ? h("caption", {}, h("span", {}, caption)) : null, h("thead", {}, head), h("tbody", {}, body));
-  return h("div", { class: "table", tabindex: "0", role: "region", "aria-label": caption || "table" }, whole);
+  const element = h("table", {}, caption ? h("caption", {}, h("span", {}, caption)) : null, h("thead", {}, head), h("tbody", {}, body));
+  return h("div", { class: "table", tabindex: "0", role: "region", "aria-label": caption || "table" }, element);
 }
 
 function meter(fraction) {

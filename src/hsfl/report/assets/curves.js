@@ -6,10 +6,10 @@ const QUANTITY_NAMES = {
 };
 
 // A metric of the page's tasks: its name in words, and whether it is a fraction.
-const metricOf = (name) => DATA.metrics.find((one) => one.name === name);
-const inWords = (quantity) => QUANTITY_NAMES[quantity] || (metricOf(quantity) || { title: quantity }).title;
+const metricOf = (name) => DATA.metrics.find((metric) => metric.name === name);
+const quantityTitle = (quantity) => QUANTITY_NAMES[quantity] || (metricOf(quantity) || { title: quantity }).title;
 const isFraction = (quantity) => quantity.endsWith("accuracy") || Boolean((metricOf(quantity) || {}).percent);
-const said = (metric, value) => (metric.percent ? percent(value) : value === null ? "–" : digits(value));
+const metricText = (metric, value) => (metric.percent ? percent(value) : value === null ? "–" : digits(value));
 
 const SHAPES = [];  // of places beyond the page's own ten
 
@@ -26,14 +26,14 @@ function takeStyles(series) {
 function marker(slot, x, y, r = 4) {
   const colour = `var(--s${slot})`, at = (points) => points.map(([dx, dy]) => `${x + r * dx},${y + r * dy}`).join(" ");
   const polygon = (points) => s("polygon", { class: "marker", points: at(points), style: `fill:${colour}` });
-  const thin = (d) => s("path", { class: "marker thin", d, style: `stroke:${colour}` });
+  const strokes = (d) => s("path", { class: "marker thin", d, style: `stroke:${colour}` });
   switch (SHAPES[slot] ?? slot) {
-    case 0: return thin(`M${x - r} ${y - r}L${x + r} ${y + r}M${x - r} ${y + r}L${x + r} ${y - r}`);
+    case 0: return strokes(`M${x - r} ${y - r}L${x + r} ${y + r}M${x - r} ${y + r}L${x + r} ${y - r}`);
     case 1: return polygon([[-.9, -.9], [.9, -.9], [.9, .9], [-.9, .9]]);
     case 2: return polygon([[-1.1, -.8], [1.1, -.8], [0, 1.1]]);
     case 3: return polygon([[-1.1, .8], [1.1, .8], [0, -1.1]]);
     case 4: return polygon([[0, -1.25], [1.25, 0], [0, 1.25], [-1.25, 0]]);
-    case 5: return thin(`M${x - r} ${y}L${x + r} ${y}M${x} ${y - r}L${x} ${y + r}`);
+    case 5: return strokes(`M${x - r} ${y}L${x + r} ${y}M${x} ${y - r}L${x} ${y + r}`);
     case 6: return polygon([[.8, -1.1], [.8, 1.1], [-1.1, 0]]);
     case 7: return polygon([[-.8, -1.1], [-.8, 1.1], [1.1, 0]]);
     case 8: return polygon([0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map((i) => {
@@ -64,9 +64,9 @@ function pointsOf(series, quantity, over, xUnit, yScale) {
 // The value of a series at x: that of the last point before it, as a run keeps its model between rounds.
 function valueAt(points, x) {
   if (!points.length || x < points[0].x - 1e-9 || x > points[points.length - 1].x + 1e-9) return null;
-  let found = points[0];
-  for (const point of points) if (point.x <= x + 1e-9) found = point; else break;
-  return found;
+  let last = points[0];
+  for (const point of points) if (point.x <= x + 1e-9) last = point; else break;
+  return last;
 }
 
 function linePath(points, px, py, steps) {
@@ -96,7 +96,8 @@ function interval(points, slot, place, count, px, py) {
 
 const errorBar = (x, low, high, colour) => s("path", { class: "interval", d: `M${x} ${low}V${high}M${x - 3} ${low}h6M${x - 3} ${high}h6`, style: `stroke:${colour}` });
 
-// For each curve the first one that it lies on, itself if none: wherever both are known they are the same.
+// For each curve, the number of the first curve that it coincides with, its own number if there is none. Curves coincide if they are
+// the same wherever both are known.
 function liesOn(curves) {
   const ys = curves.flat().map((point) => point.y), close = 0.004 * (Math.max(...ys) - Math.min(...ys) || Math.abs(ys[0]) || 1), firsts = [];
   curves.forEach((points, place) => {
@@ -104,20 +105,20 @@ function liesOn(curves) {
       const at = new Map(curves[of].map((point) => [point.x, point.y])), both = points.filter((point) => at.has(point.x));
       return both.length >= Math.min(2, points.length, at.size) && both.every((point) => Math.abs(point.y - at.get(point.x)) <= close);
     };
-    const found = curves.findIndex((_, of) => of < place && firsts[of] === of && same(of));
-    firsts.push(found < 0 ? place : found);
+    const first = curves.findIndex((_, of) => of < place && firsts[of] === of && same(of));
+    firsts.push(first < 0 ? place : first);
   });
   return firsts;
 }
 
-// Dashes that leave room for those of the other curves on the same way; null for a curve that is alone.
+// Dashes that leave room for the dashes of coinciding curves; null for a curve that coincides with no other.
 function sharedDashes(firsts, place) {
   const group = [...firsts.keys()].filter((other) => firsts[other] === firsts[place]), dash = 7;
   if (group.length < 2) return null;
   return { "stroke-dasharray": `${dash} ${dash * (group.length - 1)}`, "stroke-dashoffset": dash * group.indexOf(place) };
 }
 
-function sharedWords(firsts, names) {
+function coincidenceNote(firsts, names) {
   const groups = new Map();
   firsts.forEach((of, place) => { if (of !== place) groups.set(of, [...(groups.get(of) || []), names[place]]); });
   return [...groups].map(([of, all]) => `${all.length > 1 ? `${all.slice(0, -1).join(", ")} and ${all[all.length - 1]} lie` : `${all[0]} lies`} on ${names[of]}.`).join(" ");
@@ -134,17 +135,17 @@ function yRange(points, fraction, target) {
 
 function curveChart(holder, quantity, over, allSeries, target) {
   const fraction = isFraction(quantity), yScale = fraction ? 100 : 1, aim = target !== null && DATA.metrics.length && quantity === DATA.metrics[0].name ? yScale * target : null;
-  const ends = allSeries.map((one) => (one.curves[quantity] || {})[over]).filter(Boolean).map((curve) => curve.x[curve.x.length - 1]);
+  const ends = allSeries.map((series) => (series.curves[quantity] || {})[over]).filter(Boolean).map((curve) => curve.x[curve.x.length - 1]);
   const [xUnit, unit] = over === "time" ? timeUnit(Math.max(0, ...ends)) : [1, ""];
-  const lines = allSeries.map((one) => ({ one, points: pointsOf(one, quantity, over, xUnit, yScale) })).filter((line) => line.points.length);
+  const curves = allSeries.map((series) => ({ series, points: pointsOf(series, quantity, over, xUnit, yScale) })).filter((curve) => curve.points.length);
   const width = Math.max(280, holder.clientWidth - 26), height = 236, left = 46, right = 10, top = 10, bottom = 40;
-  const name = `${inWords(quantity)} over ${over === "time" ? "simulated time" : "rounds"}`;
-  const [low, high] = yRange(lines.flatMap(({ points }) => points), fraction, aim);
-  const farthest = Math.max(...lines.map(({ points }) => points[points.length - 1].x));
+  const name = `${quantityTitle(quantity)} over ${over === "time" ? "simulated time" : "rounds"}`;
+  const [low, high] = yRange(curves.flatMap(({ points }) => points), fraction, aim);
+  const farthest = Math.max(...curves.map(({ points }) => points[points.length - 1].x));
   const px = scale(over === "time" ? 0 : Math.min(1, farthest - 1), farthest, left, width - right), py = scale(low, high, height - bottom, top);
 
   const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: "0", "data-chart": `${quantity}-${over}` });
-  if (!lines.length) return svg;
+  if (!curves.length) return svg;
   for (const y of ticks(low, high, 5)) {
     svg.append(s("line", { class: "gridline", x1: left, x2: width - right, y1: py(y), y2: py(y) }),
       s("text", { x: left - 6, y: py(y) + 4, "text-anchor": "end" }, digits(y, 4)));
@@ -157,39 +158,39 @@ function curveChart(holder, quantity, over, allSeries, target) {
     s("text", { x: left + 4, y: py(aim) - 4 }, `target ${digits(aim)}${fraction ? " %" : ""}`));
   const clip = `plot-${quantity}-${over}`;
   svg.append(s("defs", {}, s("clipPath", { id: clip }, s("rect", { x: left, y: top, width: width - right - left, height: height - top - bottom }))));
-  lines.sort((a, b) => DASHES[a.one.slot].length - DASHES[b.one.slot].length);  // solid below dashed
-  const firsts = liesOn(lines.map(({ points }) => points)), inside = s("g", { "clip-path": `url(#${clip})` });
+  curves.sort((a, b) => DASHES[a.series.slot].length - DASHES[b.series.slot].length);  // solid below dashed
+  const firsts = liesOn(curves.map(({ points }) => points)), inside = s("g", { "clip-path": `url(#${clip})` });
   svg.append(inside);  // intervals lie beneath all lines
-  lines.forEach(({ one, points }, place) => inside.append(...interval(points, one.slot, place, lines.length, px, py)));
-  lines.forEach(({ one, points }, place) => {
-    const style = `stroke:var(--s${one.slot})`, dashes = sharedDashes(firsts, place) || { "stroke-dasharray": DASHES[one.slot] };
-    svg.append(s("path", { class: "line", "data-label": one.label, d: linePath(points, px, py, over === "time" && one.steps), ...dashes, style }));
+  curves.forEach(({ series, points }, place) => inside.append(...interval(points, series.slot, place, curves.length, px, py)));
+  curves.forEach(({ series, points }, place) => {
+    const style = `stroke:var(--s${series.slot})`, dashes = sharedDashes(firsts, place) || { "stroke-dasharray": DASHES[series.slot] };
+    svg.append(s("path", { class: "line", "data-label": series.label, d: linePath(points, px, py, over === "time" && series.steps), ...dashes, style }));
     const every = Math.max(1, Math.floor(points.length / 7)), first = Math.floor(place * every / 3) % every;
-    points.forEach((point, i) => { if (i % every === first || points.length === 1) svg.append(marker(one.slot, px(point.x), py(point.y), Math.max(3, 5 - place))); });
+    points.forEach((point, i) => { if (i % every === first || points.length === 1) svg.append(marker(series.slot, px(point.x), py(point.y), Math.max(3, 5 - place))); });
   });
-  svg.note = sharedWords(firsts, lines.map(({ one }) => one.name));
+  svg.note = coincidenceNote(firsts, curves.map(({ series }) => series.name));
   const say = (value) => (fraction ? `${value.toFixed(2)} %` : digits(value));
-  const ended = lines.map(({ one, points }) => `${one.name} ${say(points[points.length - 1].y)}`).join(", ");
+  const ended = curves.map(({ series, points }) => `${series.name} ${say(points[points.length - 1].y)}`).join(", ");
   svg.setAttribute("aria-label", `${name}; at the end ${ended}. Arrow keys read the values.`);
-  followCurve(svg, lines, { px, py, left, width, right, top, bottom, height, unit, over, say });
+  followCurve(svg, curves, { px, py, left, width, right, top, bottom, height, unit, over, say });
   return svg;
 }
 
 // A crosshair at the nearest point of all curves, with every curve's value there.
-function followCurve(svg, lines, at) {
-  const xs = [...new Set(lines.flatMap(({ points }) => points.map((point) => point.x)))].sort((a, b) => a - b);
+function followCurve(svg, curves, at) {
+  const xs = [...new Set(curves.flatMap(({ points }) => points.map((point) => point.x)))].sort((a, b) => a - b);
   const cross = s("g", { "aria-hidden": "true" });
   svg.append(cross);
   let place = -1;
   const show = (event) => {
     const x = xs[place];
     clear(cross).append(s("line", { class: "cross", x1: at.px(x), x2: at.px(x), y1: at.top, y2: at.height - at.bottom }));
-    const rows = lines.map(({ one, points }) => [one, valueAt(points, x)]).filter(([, point]) => point);
+    const rows = curves.map(({ series, points }) => [series, valueAt(points, x)]).filter(([, point]) => point);
     rows.sort(([, a], [, b]) => b.y - a.y);
-    for (const [one, point] of rows) cross.append(marker(one.slot, at.px(x), at.py(point.y), 5));
-    const words = rows.map(([one, point]) => h("tr", {}, h("td", {}, curveSample(one.slot)), h("td", {}, one.name), h("td", {}, at.say(point.y)),
+    for (const [series, point] of rows) cross.append(marker(series.slot, at.px(x), at.py(point.y), 5));
+    const tableRows = rows.map(([series, point]) => h("tr", {}, h("td", {}, curveSample(series.slot)), h("td", {}, series.name), h("td", {}, at.say(point.y)),
       h("td", {}, point.low === null ? "" : `${at.say(point.low)} to ${at.say(point.high)}`)));
-    showTip(event, h("strong", {}, at.over === "time" ? `${digits(x)} ${at.unit}` : `round ${digits(x)}`), h("table", {}, words));
+    showTip(event, h("strong", {}, at.over === "time" ? `${digits(x)} ${at.unit}` : `round ${digits(x)}`), h("table", {}, tableRows));
   };
   const leave = () => { clear(cross); hideTip(); };
   tipFor(svg, (event) => {

@@ -1,6 +1,7 @@
 // A round as a Gantt chart: a row for each client, a bar for each phase, hatched where the client waits. It zooms.
+// PHASE_LABELS names the bars; drawRow writes a row's label, drawPhaseLegend the legend, showBarTip what a bar says under the pointer.
 
-const PHASE_NAMES = {
+const PHASE_LABELS = {
   client_forward: "client forward", client: "client's work", smashed: "smashed data up", server_forward: "server forward", server: "server's work",
   server_backward: "server backward", gradient: "gradient down", client_backward: "client backward",
   decoder: "decoder (beside)", model_up: "model up", model_down: "model down",
@@ -15,22 +16,22 @@ const pick = (value, i) => (Array.isArray(value) ? value[i] : value);
 
 // The bars of a round, from the page's columns: see page_rounds.py.
 function roundModel(run, r) {
-  const of = run.rounds, clients = of.rows[r];
+  const columns = run.rounds, clients = columns.rows[r];
   if (!clients) return null;
-  const away = new Set(of.away[r]), dropped = new Set(of.dropped[r]), cuts = cutsOf(run, r);
+  const away = new Set(columns.away[r]), dropped = new Set(columns.dropped[r]), cuts = cutsOf(run, r);
   const rows = clients.map((client, i) => ({
-    client, name: nameOf(run.clients, client), waited: of.waits[r][i], cut: cuts[client], away: away.has(client), dropped: dropped.has(client), straggler: client === of.straggler[r], bars: [], now: 0,
+    client, name: nameOf(run.clients, client), waited: columns.waits[r][i], cut: cuts[client], away: away.has(client), dropped: dropped.has(client), straggler: client === columns.straggler[r], bars: [], reached: 0,
   }));
-  for (const [phase, [start, length]] of Object.entries(of.phases[r])) {
+  for (const [phase, [start, length]] of Object.entries(columns.phases[r])) {
     rows.forEach((row, i) => {
-      const long = pick(length, i);
-      if (!(long > 0)) return;
-      const from = start === null ? row.now : pick(start, i);
-      row.bars.push({ phase, start: from, end: from + long, seconds: long });
-      row.now = from + long;
+      const duration = pick(length, i);
+      if (!(duration > 0)) return;
+      const from = start === null ? row.reached : pick(start, i);
+      row.bars.push({ phase, start: from, end: from + duration, seconds: duration });
+      row.reached = from + duration;
     });
   }
-  return finished(rows, of.round_s[r], run.tau_s, run.pooled);
+  return completeModel(rows, columns.round_s[r], run.tau_s, run.pooled);
 }
 
 function cutsOf(run, r) {
@@ -39,47 +40,47 @@ function cutsOf(run, r) {
 }
 
 function planModel(plan) {
-  const own = ["client", "smashed", "server", "gradient", "model_up"];
+  const phases = ["client", "smashed", "server", "gradient", "model_up"];
   const rows = plan.clients.slice(0, DATA.max_clients).map((client) => {
-    const row = { client: client.client, name: client.name || `client ${client.client}`, cut: client.cut, bars: [], now: 0 };
-    for (const phase of own) {
-      const long = client.seconds[phase];
-      if (long > 0) row.bars.push({ phase, start: row.now, end: row.now + long, seconds: long });
-      row.now += long;
+    const row = { client: client.client, name: client.name || `client ${client.client}`, cut: client.cut, bars: [], reached: 0 };
+    for (const phase of phases) {
+      const duration = client.seconds[phase];
+      if (duration > 0) row.bars.push({ phase, start: row.reached, end: row.reached + duration, seconds: duration });
+      row.reached += duration;
     }
     return row;
   });
-  const barrier = Math.max(...rows.map((row) => row.now));
-  const together = rows.every((row) => barrier - row.now <= 1e-6 * barrier);
+  const barrier = Math.max(...rows.map((row) => row.reached));
+  const together = rows.every((row) => barrier - row.reached <= 1e-6 * barrier);
   let end = barrier;
   rows.forEach((row, i) => {
-    const long = plan.clients[i].seconds.model_down;
-    row.straggler = !together && (plan.why ? row.client === plan.why.client : row.now === barrier);
-    row.bars.push({ phase: "model_down", start: barrier, end: barrier + long, seconds: long });
-    end = Math.max(end, barrier + long);
+    const duration = plan.clients[i].seconds.model_down;
+    row.straggler = !together && (plan.why ? row.client === plan.why.client : row.reached === barrier);
+    row.bars.push({ phase: "model_down", start: barrier, end: barrier + duration, seconds: duration });
+    end = Math.max(end, barrier + duration);
   });
-  return finished(rows, end, null, false);
+  return completeModel(rows, end, null, false);
 }
 
-function finished(rows, roundS, tauS, pooled) {
-  for (const row of rows) row.waits = row.away ? [] : waits(row.bars, roundS);
+function completeModel(rows, roundS, tauS, pooled) {
+  for (const row of rows) row.waits = row.away ? [] : waitingSpans(row.bars, roundS);
   const late = rows.filter((row) => row.dropped);
   const cutOff = late.map((row) => Math.max(0, ...row.bars.filter((bar) => bar.phase !== "model_down").map((bar) => bar.end)));
   const tau = tauS !== null && tauS !== undefined && tauS <= roundS * 1.001 ? tauS : late.length ? Math.max(...cutOff) : null;
   return { rows, roundS, tau, pooled };
 }
 
-function waits(bars, roundS) {
-  const found = [];
-  let now = 0;
+function waitingSpans(bars, roundS) {
+  const spans = [];
+  let covered = 0;
   for (const { start, end } of [...bars].sort((a, b) => a.start - b.start).concat({ start: roundS, end: roundS })) {
-    if (start - now > TINY * roundS) found.push([now, start]);
-    now = Math.max(now, end);
+    if (start - covered > TINY * roundS) spans.push([covered, start]);
+    covered = Math.max(covered, end);
   }
-  return found;
+  return spans;
 }
 
-const named = (row) => row.name !== `client ${row.client}`;
+const hasName = (row) => row.name !== `client ${row.client}`;
 
 // ---- the chart
 
@@ -102,10 +103,10 @@ class Gantt {
     this.listen();
   }
 
-  show(model, words) {
+  show(model, description) {
     const same = this.model && this.model.roundS === model.roundS && this.view;
     this.model = model;
-    this.words = words;
+    this.description = description;
     this.whole = [0, model.roundS || 1];
     if (!same) this.view = [...this.whole];
     this.draw();
@@ -118,7 +119,7 @@ class Gantt {
     this.look(pivot - at * span, span);
   }
 
-  pan(part) { this.look(this.view[0] + part * (this.view[1] - this.view[0]), this.view[1] - this.view[0]); }
+  pan(amount) { this.look(this.view[0] + amount * (this.view[1] - this.view[0]), this.view[1] - this.view[0]); }
 
   look(from, span) {
     const all = this.whole[1], wide = Math.min(span, all), start = Math.max(0, Math.min(from, all - wide));
@@ -128,7 +129,7 @@ class Gantt {
 
   measure() {
     const width = Math.max(280, this.holder.clientWidth - 26), narrow = width < 560, num = this.model.rows.length;
-    const longest = Math.max(0, ...this.model.rows.map((row) => (named(row) ? row.name.length : 0)));
+    const longest = Math.max(0, ...this.model.rows.map((row) => (hasName(row) ? row.name.length : 0)));
     return { width, narrow, left: narrow ? (longest ? 100 : 62) : Math.max(112, Math.min(220, 52 + 7 * longest)), right: narrow ? 10 : 72, top: this.model.tau === null ? 24 : 40, row: num > 100 ? 12 : num > 30 ? 17 : 24 };
   }
 
@@ -136,7 +137,7 @@ class Gantt {
     const { rows, roundS, tau } = this.model, at = (this.at = this.measure()), svg = clear(this.svg);
     const height = at.top + rows.length * at.row + 44, end = at.width - at.right;
     const px = (this.px = scale(this.view[0], this.view[1], at.left, end));
-    set(svg, { viewBox: `0 0 ${at.width} ${height}`, "aria-label": `${this.name}: ${this.words}`,
+    set(svg, { viewBox: `0 0 ${at.width} ${height}`, "aria-label": `${this.name}: ${this.description}`,
       "data-from": this.view[0], "data-to": this.view[1], "data-rows": rows.length });
     const id = `clip-${this.name.replace(/\W/g, "")}`;
     svg.append(s("defs", {},
@@ -154,17 +155,17 @@ class Gantt {
     rows.forEach((row, i) => this.drawRow(svg, bars, row, at.top + i * at.row, i, `url(#${id}-w)`));
     this.mark(svg, "end", roundS, `end ${seconds(roundS)}`, height);
     if (tau !== null) this.mark(svg, "tau", tau, `tau ${seconds(tau)}`, height);
-    this.drawKeys(id);
+    this.drawPhaseLegend(id);
   }
 
   drawRow(svg, bars, row, y, place, hatch) {
     const { at, px } = this, thick = at.row * 0.76, font = Math.min(12, at.row - 1);
-    const name = this.model.pooled ? "main server" : at.narrow ? `${named(row) ? shortened(row.name, 8) : row.client} · ${row.cut}` : `${shortened(row.name, 24)} · cut ${row.cut}`;
-    const mood = row.dropped ? "dropped" : row.straggler ? "strong" : "";
-    svg.append(s("text", { x: at.left - 8, y: y + at.row / 2 + font * 0.36, "text-anchor": "end", class: mood, style: `font-size:${font}px` }, name));
-    const note = row.dropped ? "dropped" : row.away ? "left out" : row.straggler ? "straggler" : "";
-    if (!at.narrow && note && !this.model.pooled) {
-      svg.append(s("text", { x: at.width - at.right + 8, y: y + at.row / 2 + font * 0.36, class: mood, style: `font-size:${font}px` }, note));
+    const rowLabel = this.model.pooled ? "main server" : at.narrow ? `${hasName(row) ? shortened(row.name, 8) : row.client} · ${row.cut}` : `${shortened(row.name, 24)} · cut ${row.cut}`;
+    const textClass = row.dropped ? "dropped" : row.straggler ? "strong" : "";
+    svg.append(s("text", { x: at.left - 8, y: y + at.row / 2 + font * 0.36, "text-anchor": "end", class: textClass, style: `font-size:${font}px` }, rowLabel));
+    const rowNote = row.dropped ? "dropped" : row.away ? "left out" : row.straggler ? "straggler" : "";
+    if (!at.narrow && rowNote && !this.model.pooled) {
+      svg.append(s("text", { x: at.width - at.right + 8, y: y + at.row / 2 + font * 0.36, class: textClass, style: `font-size:${font}px` }, rowNote));
     }
     if (place % 2) bars.append(s("rect", { class: "row odd", x: at.left, y, width: at.width - at.right - at.left, height: at.row }));
     const rect = (from, to, attributes) => {
@@ -185,17 +186,17 @@ class Gantt {
     }
   }
 
-  mark(svg, kind, time, words, height) {
+  mark(svg, kind, time, text, height) {
     if (time < this.view[0] - 1e-12 || time > this.view[1] * (1 + 1e-9)) return;
     const x = this.px(time), late = x > this.at.width * 0.6;
     svg.append(s("line", { class: kind, x1: x, x2: x, y1: this.at.top - 4, y2: height - 40 }),
-      s("text", { x: kind === "end" ? x : x + (late ? -4 : 4), y: kind === "tau" ? 29 : 12, "text-anchor": late ? "end" : "start", class: kind === "tau" ? "dropped" : "" }, words));
+      s("text", { x: kind === "end" ? x : x + (late ? -4 : 4), y: kind === "tau" ? 29 : 12, "text-anchor": late ? "end" : "start", class: kind === "tau" ? "dropped" : "" }, text));
   }
 
-  drawKeys(id) {
-    const used = Object.keys(PHASE_NAMES).filter((phase) => this.model.rows.some((row) => row.bars.some((bar) => bar.phase === phase)));
+  drawPhaseLegend(id) {
+    const used = Object.keys(PHASE_LABELS).filter((phase) => this.model.rows.some((row) => row.bars.some((bar) => bar.phase === phase)));
     const swatch = (attributes) => s("svg", { width: 14, height: 12, "aria-hidden": "true" }, s("rect", { width: 14, height: 12, rx: 2, ...attributes }));
-    clear(this.keys).append(...used.map((phase) => h("li", {}, swatch({ class: `p-${phase}` }), PHASE_NAMES[phase])));
+    clear(this.keys).append(...used.map((phase) => h("li", {}, swatch({ class: `p-${phase}` }), PHASE_LABELS[phase])));
     if (this.model.rows.some((row) => row.waits.length)) this.keys.append(h("li", {}, swatch({ fill: `url(#${id}-w)` }), "waiting"));
     this.meaning.textContent = used.includes("smashed") ? SMASHED : "";
   }
@@ -223,7 +224,7 @@ class Gantt {
     svg.addEventListener("dblclick", () => this.reset());
     svg.addEventListener("pointerdown", (event) => this.press(event));
     svg.addEventListener("pointermove", (event) => this.move(event));
-    tipFor(svg, (event) => { if (!this.pointers.has(event.pointerId)) this.hover(event); });
+    tipFor(svg, (event) => { if (!this.pointers.has(event.pointerId)) this.showBarTip(event); });
     for (const name of ["pointerup", "pointercancel"]) svg.addEventListener(name, (event) => this.release(event, name === "pointerup"));
   }
 
@@ -236,16 +237,16 @@ class Gantt {
   }
 
   move(event) {
-    const now = this.fraction(event);
+    const position = this.fraction(event);
     if (!this.pointers.has(event.pointerId)) return;
-    this.pointers.set(event.pointerId, now);
+    this.pointers.set(event.pointerId, position);
     hideTip();
     if (this.pinch && this.pointers.size === 2) return this.pinchTo([...this.pointers.values()]);
     if (!this.began) return;
     const [from, to] = this.began.view;
-    if (this.began.touch) return this.look(from + (this.began.at - now) * (to - from), to - from);
+    if (this.began.touch) return this.look(from + (this.began.at - position) * (to - from), to - from);
     this.stop();
-    const left = this.at.left, wide = this.at.width - this.at.right - left, a = Math.min(this.began.at, now), b = Math.max(this.began.at, now);
+    const left = this.at.left, wide = this.at.width - this.at.right - left, a = Math.min(this.began.at, position), b = Math.max(this.began.at, position);
     this.svg.append(s("rect", { class: "brush", x: left + a * wide, width: (b - a) * wide, y: this.at.top, height: this.model.rows.length * this.at.row }));
   }
 
@@ -256,23 +257,23 @@ class Gantt {
   }
 
   release(event, chosen) {
-    const now = this.fraction(event), began = this.began;
+    const position = this.fraction(event), began = this.began;
     this.pointers.delete(event.pointerId);
     if (this.pointers.size < 2) this.pinch = null;
     this.stop();
     this.began = null;
-    if (!chosen || !began || began.touch || Math.abs(now - began.at) < 0.01) return;
-    const [from, to] = began.view, a = Math.min(began.at, now), b = Math.max(began.at, now);
+    if (!chosen || !began || began.touch || Math.abs(position - began.at) < 0.01) return;
+    const [from, to] = began.view, a = Math.min(began.at, position), b = Math.max(began.at, position);
     this.look(from + a * (to - from), Math.max((b - a) * (to - from), this.whole[1] * 1e-6));
   }
 
   stop() { for (const brush of this.svg.querySelectorAll(".brush")) brush.remove(); }
 
-  hover(event) {
+  showBarTip(event) {
     const under = document.elementFromPoint(event.clientX, event.clientY), bar = under && under.closest("[data-phase]");
     if (!bar) return hideTip();
-    const { client, phase, start, end } = bar.dataset, long = bar.dataset.seconds ?? end - start;
+    const { client, phase, start, end } = bar.dataset, duration = bar.dataset.seconds ?? end - start;
     const who = this.model.pooled ? "Main server" : this.model.rows.find((row) => row.client === +client).name.replace(/^client/, "Client");
-    showTip(event, h("strong", {}, `${who}: ${PHASE_NAMES[phase] || phase}`), `\n${seconds(+start)} to ${seconds(+end)}\n${seconds(+long)}`);
+    showTip(event, h("strong", {}, `${who}: ${PHASE_LABELS[phase] || phase}`), `\n${seconds(+start)} to ${seconds(+end)}\n${seconds(+duration)}`);
   }
 }

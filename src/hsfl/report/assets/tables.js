@@ -1,4 +1,5 @@
 // Everything that is not a curve or a Gantt chart: headlines, the plan, data sent, clients, settings.
+// The comparison's tables come ready from comparison.py (_accuracy_table and its neighbours); drawOverview shows them.
 
 const LINKS = {
   client_main_up: "client to main server", client_main_down: "main server to client", client_edge_up: "client to edge server",
@@ -22,28 +23,28 @@ function card(name, value, more, key) {
 // "FL trains ...", "HSFL trains ..." -> "FL and HSFL train ..." where the rest is the same.
 function openings(runs) {
   const names = new Map();
-  for (const { framework_name: name, words } of runs) {
-    const rest = words[0].startsWith(`${name} trains `) ? words[0].slice(name.length + 8) : words[0];
+  for (const { framework_name: name, words: sentences } of runs) {
+    const rest = sentences[0].startsWith(`${name} trains `) ? sentences[0].slice(name.length + 8) : sentences[0];
     names.set(rest, (names.get(rest) || new Set()).add(name));
   }
-  return [...names].map(([rest, who]) => {
-    const all = [...who], last = all.pop();
+  return [...names].map(([rest, nameSet]) => {
+    const all = [...nameSet], last = all.pop();
     return all.length ? `${all.join(", ")} and ${last} train ${rest}` : `${last} trains ${rest}`;
   });
 }
 
-const metricWord = (run) => (run.metrics[0].name === "test_accuracy" ? "accuracy" : run.metrics[0].title);
+const metricTitle = (run) => (run.metrics[0].name === "test_accuracy" ? "accuracy" : run.metrics[0].title);
 
 function drawOverview(data) {
-  const words = clear($("words")), headline = clear($("headline")), first = data.runs[0];
+  const introduction = clear($("words")), headline = clear($("headline")), first = data.runs[0];
   if (!first) return;
   const same = data.runs.every((run) => run.words.join(" ").replace(/Seed \d+/, "") === first.words.join(" ").replace(/Seed \d+/, ""));
-  const shared = same ? first.words : first.words.filter((line) => data.runs.every((run) => run.words.includes(line)));
-  if (data.runs.length === 1 || same) words.append(h("p", {}, first.words.join(" ")));
-  else words.append(h("p", {}, openings(data.runs).join(" ")), h("p", {}, shared.slice(shared[0] === first.words[0] ? 1 : 0).join(" ")));
-  if (data.sharing.length) words.append(h("p", { id: "sharing" }, data.sharing.join(" ")));
+  const shared = same ? first.words : first.words.filter((sentence) => data.runs.every((run) => run.words.includes(sentence)));
+  if (data.runs.length === 1 || same) introduction.append(h("p", {}, first.words.join(" ")));
+  else introduction.append(h("p", {}, openings(data.runs).join(" ")), h("p", {}, shared.slice(shared[0] === first.words[0] ? 1 : 0).join(" ")));
+  if (data.sharing.length) introduction.append(h("p", { id: "sharing" }, data.sharing.join(" ")));
   if (data.tables) {
-    headline.append(...data.tables.gained.map((line) => h("p", { "data-key": "gained" }, line)));
+    headline.append(...data.tables.gained.map((sentence) => h("p", { "data-key": "gained" }, sentence)));
     for (const { title, header, rows, notes } of data.tables.tables) {
       headline.append(table(title, header.map((head, i) => ({ head, cell: (row) => row[i] })), rows), ...notes.map((note) => h("p", { class: "note" }, note)));
     }
@@ -52,8 +53,8 @@ function drawOverview(data) {
   }
   const total = Object.values(first.bytes).reduce((a, b) => a + b, 0);
   headline.append(h("dl", { class: "cards" },
-    card(`Best ${metricWord(first)}`, said(first.metrics[0], first.best), first.best_round ? `in round ${first.best_round}` : "not evaluated yet", "best_accuracy"),
-    card(`Last ${metricWord(first)}`, said(first.metrics[0], first.last), "on the test samples", "last_accuracy"),
+    card(`Best ${metricTitle(first)}`, metricText(first.metrics[0], first.best), first.best_round ? `in round ${first.best_round}` : "not evaluated yet", "best_accuracy"),
+    card(`Last ${metricTitle(first)}`, metricText(first.metrics[0], first.last), "on the test samples", "last_accuracy"),
     card("Rounds", whole(first.num_rounds), first.num_rounds < first.planned_rounds ? `of ${whole(first.planned_rounds)}` : null, "num_rounds"),
     card("Simulated time", span(first.sim_time_s), first.num_rounds ? `${seconds(first.sim_time_s / first.num_rounds)} a round` : null, "sim_time_s"),
     card("Data sent", sized(total), first.subset ? "training on a subset" : null, "bytes"),
@@ -63,12 +64,12 @@ function drawOverview(data) {
 
 // ---- the plan of a round
 
-function longer(part) {
-  const said = percent(Math.abs(part), 1);
-  return said === "0.0 %" ? said : `${part > 0 ? "+" : "−"}${said}`;
+function signedPercent(ratio) {
+  const text = percent(Math.abs(ratio), 1);
+  return text === "0.0 %" ? text : `${ratio > 0 ? "+" : "−"}${text}`;
 }
 
-const called = (row) => (row.name || "").replace(/^client /, "") || `${row.client}`;
+const clientCell = (row) => (row.name || "").replace(/^client /, "") || `${row.client}`;
 
 function bottleneck(row) {
   if (row.away) return null;
@@ -81,19 +82,19 @@ function drawPlan(run, r, model) {
   const body = clear($("plan-body"));
   if (!model || !model.rows.length) return body.append(h("p", { class: "note" }, "This page holds no timeline of this round."));
   if (model.pooled) return body.append(h("p", {}, `${run.framework_name} has no cuts: the main server trains alone on everyone's data.`));
-  const says = run.rounds.allocation[r], columns = [
-    { head: "client", cell: (row) => (row.dropped ? h("span", { class: "alarm" }, `${called(row)}, dropped at tau`) : called(row)) },
+  const allocation = run.rounds.allocation[r], columns = [
+    { head: "client", cell: (row) => (row.dropped ? h("span", { class: "alarm" }, `${clientCell(row)}, dropped at tau`) : clientCell(row)) },
     { head: "cut", cell: (row) => `${row.cut}` }];
-  if (says) {
-    body.append(h("p", {}, `Policy ${run.policy}: ${SOLVED[says.status] || says.status}. `,
-      says.gap === null ? "" : `Proven gap ${percent(says.gap, 2)}; no allocation for these cuts takes less than ${seconds(says.lower_bound_s)}. `,
-      says.seconds === null ? "" : `Solved in ${seconds(says.seconds)}.`));
-    const most = Math.max(...says.server_hz);
-    columns.push({ head: "server cycles/s", cell: (row) => h("span", {}, scaled(says.server_hz[row.client], ""), meter(says.server_hz[row.client] / most)) });
-    if (says.owner) columns.push({ head: "subchannel no.", left: true, cell: (row) => says.owner.flatMap((k, i) => (k === row.client ? [i] : [])).join(" ") || "–" });
-    else if (says.share) columns.push({ head: "subchannels' worth", cell: (row) => digits(says.share[row.client], 3) });
+  if (allocation) {
+    body.append(h("p", {}, `Policy ${run.policy}: ${SOLVED[allocation.status] || allocation.status}. `,
+      allocation.gap === null ? "" : `Proven gap ${percent(allocation.gap, 2)}; no allocation for these cuts takes less than ${seconds(allocation.lower_bound_s)}. `,
+      allocation.seconds === null ? "" : `Solved in ${seconds(allocation.seconds)}.`));
+    const most = Math.max(...allocation.server_hz);
+    columns.push({ head: "server cycles/s", cell: (row) => h("span", {}, scaled(allocation.server_hz[row.client], ""), meter(allocation.server_hz[row.client] / most)) });
+    if (allocation.owner) columns.push({ head: "subchannel no.", left: true, cell: (row) => allocation.owner.flatMap((k, i) => (k === row.client ? [i] : [])).join(" ") || "–" });
+    else if (allocation.share) columns.push({ head: "subchannels' worth", cell: (row) => digits(allocation.share[row.client], 3) });
     for (const [head, name] of [["power up", "up_power_w"], ["power down", "down_power_w"]]) {
-      if (says[name]) columns.push({ head, cell: (row) => scaled(says[name][row.client], "W", []) }); // links of measured speed have none
+      if (allocation[name]) columns.push({ head, cell: (row) => scaled(allocation[name][row.client], "W", []) }); // links of measured speed have none
     }
   } else {
     const shared = run.rounds.measured ? "The main server takes the clients' steps in turn, by a fair queue."
@@ -102,7 +103,7 @@ function drawPlan(run, r, model) {
     if (run.clients && run.clients.max_power_w.some((power) => power !== null) && !run.measured) columns.push({ head: "power up", cell: (row) => scaled(run.clients.max_power_w[row.client], "W", []) });
   }
   columns.push(
-    { head: "held up by", left: true, cell: (row) => { const bar = bottleneck(row); return bar ? PHASE_NAMES[bar.phase] : "–"; } },
+    { head: "held up by", left: true, cell: (row) => { const bar = bottleneck(row); return bar ? PHASE_LABELS[bar.phase] : "–"; } },
     { head: "for", cell: (row) => { const bar = bottleneck(row); return bar ? seconds(bar.seconds) : "–"; } },
     { head: "waits", cell: (row) => (row.away ? "left out" : seconds(row.waited)) });
   body.append(table(`Round ${run.rounds.round[r]}`, columns, model.rows), h("p", { class: "note" }, HELD_UP));
@@ -113,12 +114,12 @@ function drawPlan(run, r, model) {
 function drawMeasured(run, r, model) {
   const rows = run.rounds.measured && run.rounds.measured[r], body = $("plan-body");
   if (!rows || !rows.length) return;
-  const names = new Map((model ? model.rows : []).map((row) => [row.client, called(row)]));
+  const names = new Map((model ? model.rows : []).map((row) => [row.client, clientCell(row)]));
   const both = (pair) => (pair ? `${seconds(pair[0])} / ${seconds(pair[1])}` : "–");
   const columns = [{ head: "client", cell: (row) => names.get(row.client) || `${row.client}` },
     ...Object.keys(rows[0].phases).map((phase) => ({ head: phase.replace("_", " "), cell: (row) => both(row.phases[phase]) })),
     { head: "in all", cell: (row) => both(row.total) },
-    { head: "error", cell: (row) => (row.error === null ? "–" : longer(row.error)) }];
+    { head: "error", cell: (row) => (row.error === null ? "–" : signedPercent(row.error)) }];
   body.append(table(`Round ${run.rounds.round[r]}: measured / modelled`, columns, rows),
     h("p", { class: "note" }, "Measured on the real machines, and modelled from what was measured before. Waiting is for the main server while it serves other clients."));
 }
@@ -139,7 +140,7 @@ function drawPlans(plans, charts) {
     const best = plan.baselines_s.proposed;
     body.append(table(plan.crowd ? "Policies in the same rounds, each with the cuts that a run plans for it" : "Policies on the same samples", [
       { head: "policy", cell: ([name]) => name }, { head: "mean round", cell: ([, mean]) => seconds(mean) },
-      { head: "longer than proposed", cell: ([, mean]) => (best ? longer(mean / best - 1) : "–") },
+      { head: "longer than proposed", cell: ([, mean]) => (best ? signedPercent(mean / best - 1) : "–") },
     ], Object.entries(plan.baselines_s)));
   }
 }
@@ -152,12 +153,12 @@ function drawPlannedClients(plan, body, charts) {
   charts.push(chart);
   const watts = (name) => (client) => scaled(client[name], "W", []);
   body.append(table("What each client gets (first sample)", [
-    { head: "client", cell: called }, { head: "cut", cell: (client) => `${client.cut}` },
+    { head: "client", cell: clientCell }, { head: "cut", cell: (client) => `${client.cut}` },
     { head: "server cycles/s", cell: (client) => h("span", {}, scaled(client.server_hz, ""), meter(client.server_hz / most)) },
     ...(plan.clients[0].main_up_power_w === null ? [] : [ // links of measured speed have no radio
       { head: "subchannel no.", left: true, cell: (client) => (client.subchannels ? client.subchannels.join(" ") : "shared") },
       { head: "power up", cell: watts("main_up_power_w") }, { head: "power down", cell: watts("main_down_power_w") }]),
-    { head: "held up by", left: true, cell: (client) => PHASE_NAMES[client.bottleneck] }, { head: "for", cell: (client) => seconds(client.seconds[client.bottleneck]) },
+    { head: "held up by", left: true, cell: (client) => PHASE_LABELS[client.bottleneck] }, { head: "for", cell: (client) => seconds(client.seconds[client.bottleneck]) },
   ], plan.clients.slice(0, DATA.max_clients)));
 }
 
@@ -165,7 +166,7 @@ function drawPlannedCrowd(crowd, body) {
   const chosen = crowd.num_chosen.reduce((a, b) => a + b, 0) / crowd.num_chosen.length, cells = crowd.num_cells > 1 ? ` in ${whole(crowd.num_cells)} cells` : "";
   body.append(h("p", { "data-key": "plan_crowd" }, `${whole(crowd.num_clients)} clients${cells}, of whom ${whole(Math.round(chosen))} take part in a round. Clients by cut: ${byCut(crowd.cuts)}.`),
     h("p", { class: "note" }, "The last of the sampled rounds: so many per cent of its clients take at most the seconds shown, each phase over all mini-batches together."));
-  const rows = Object.entries(crowd.seconds).map(([name, values]) => [PHASE_NAMES[name] || name.replaceAll("_", " "), seconds, values]);
+  const rows = Object.entries(crowd.seconds).map(([name, values]) => [PHASE_LABELS[name] || name.replaceAll("_", " "), seconds, values]);
   rows.push(["training and upload end", seconds, crowd.finish_s]);
   if (crowd.cell_hz.length) rows.push(["main server's cycles/s for a cell", (v) => scaled(v, ""), crowd.cell_hz]);
   body.append(quantileTable(crowd.quantiles, rows));
@@ -176,17 +177,17 @@ function drawPlannedCrowd(crowd, body) {
 function drawBytes(run) {
   const body = clear($("bytes-body")), links = Object.keys(run.bytes), rounds = run.rounds.bytes;
   if (!rounds.length) return body.append(h("p", { class: "note" }, "No round has ended yet."));
-  const sums = rounds.map((each) => each.reduce((a, b) => a + b, 0)), highest = Math.max(...sums) || 1;
+  const sums = rounds.map((counts) => counts.reduce((a, b) => a + b, 0)), highest = Math.max(...sums) || 1;
   const width = Math.max(280, body.clientWidth - 26), height = 190, left = 70, top = 8, bottom = 36, wide = (width - left - 8) / rounds.length;
   const py = scale(0, highest, height - bottom, top), per = Math.max(1, Math.ceil(rounds.length / 400));
   const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `data sent in each of ${rounds.length} rounds, at most ${sized(highest)}` });
   for (const y of ticks(0, highest, 4)) svg.append(s("line", { class: "gridline", x1: left, x2: width - 8, y1: py(y), y2: py(y) }),
     s("text", { x: left - 6, y: py(y) + 4, "text-anchor": "end" }, y ? sized(y) : "0"));
-  rounds.forEach((each, r) => {
+  rounds.forEach((counts, r) => {
     if (r % per) return;
     let below = 0;
     const bar = s("g", { "data-round": r });
-    each.forEach((count, link) => {
+    counts.forEach((count, link) => {
       if (!count) return;
       bar.append(s("rect", { class: `l${link % 5}`, x: left + r * wide + wide * per * 0.08, width: Math.max(wide * per * 0.84, 0.5), y: py(below + count), height: Math.max(py(below) - py(below + count), 0) }));
       below += count;
@@ -211,16 +212,16 @@ function drawBytes(run) {
     { head: "bytes", cell: ([count, , i]) => h("span", { "data-bytes": i === null ? "total" : links[i] }, whole(count)) }, { head: "a round", cell: ([count]) => sized(count / num) },
   ], [...links.map((link, i) => [run.bytes[link], LINKS[link] || link, i]), [total, "all links", null]]));
   if (run.subset) body.append(h("p", { class: "note" }, run.subset));
-  if (run.drops) body.append(h("p", { class: "note" }, "Counted for the clients that were kept; what a dropped one sent before tau is not in it."));
+  if (run.drops) body.append(h("p", { class: "note" }, "Counted for the clients that were kept; what a dropped client sent before tau is not in it."));
 }
 
 // ---- clients
 
 function histogram(counts, names, highest) {
-  const each = Math.max(3, Math.min(9, 90 / counts.length)), height = 22, words = counts.map((count, c) => `${names[c]}: ${count}`).join(", ");
-  const svg = s("svg", { class: "histogram", width: each * counts.length, height, role: "img", "aria-label": words, tabindex: "-1" });
-  counts.forEach((count, c) => svg.append(s("rect", { x: c * each, width: each - 1, y: height - 1 - (height - 2) * count / highest, height: (height - 2) * count / highest })));
-  svg.append(s("line", { x1: 0, x2: each * counts.length, y1: height - 0.5, y2: height - 0.5 }));
+  const barWidth = Math.max(3, Math.min(9, 90 / counts.length)), height = 22, label = counts.map((count, c) => `${names[c]}: ${count}`).join(", ");
+  const svg = s("svg", { class: "histogram", width: barWidth * counts.length, height, role: "img", "aria-label": label, tabindex: "-1" });
+  counts.forEach((count, c) => svg.append(s("rect", { x: c * barWidth, width: barWidth - 1, y: height - 1 - (height - 2) * count / highest, height: (height - 2) * count / highest })));
+  svg.append(s("line", { x1: 0, x2: barWidth * counts.length, y1: height - 0.5, y2: height - 0.5 }));
   tipFor(svg, (event) => showTip(event, counts.map((count, c) => `${names[c]}: ${count}`).join("\n")));
   return svg;
 }
@@ -252,7 +253,7 @@ function unitsOf(clients, cut) {
 function drawClients(run) {
   if (run.crowd) return drawCrowd(run, clear($("clients-body")));
   const body = clear($("clients-body")), { clients, counts } = run, num = counts.kept.length || (clients ? clients.num_samples.length : 0);
-  const of = (name) => (k) => (counts[name].length ? whole(counts[name][k]) : "–"), columns = [{ head: "client", cell: (k) => nameOf(clients, k).replace(/^client /, "") }];
+  const countOf = (name) => (k) => (counts[name].length ? whole(counts[name][k]) : "–"), columns = [{ head: "client", cell: (k) => nameOf(clients, k).replace(/^client /, "") }];
   if (clients) {
     const highest = Math.max(1, ...clients.class_counts.flat());
     columns.push({ head: "samples", cell: (k) => h("span", { "data-samples": k }, whole(clients.num_samples[k])) },
@@ -260,8 +261,8 @@ function drawClients(run) {
     columns.push({ head: "cut / deepest", cell: (k) => h("span", { title: unitsOf(clients, clients.cuts[k]) }, `${clients.cuts[k]} / ${clients.max_cut[k]}`) },
       clients.flops_per_s ? { head: "speed", cell: (k) => scaled(clients.flops_per_s[k], "FLOP/s") } : { head: "cycles/s", cell: (k) => scaled(clients.cpu_hz[k], "") });
   }
-  columns.push({ head: "kept", cell: of("kept") }, { head: "dropped", cell: of("dropped") }, { head: "left out", cell: of("left_out") },
-    { head: "straggler", cell: of("straggler") }, { head: "waited", cell: (k) => (counts.waiting_s.length ? seconds(counts.waiting_s[k]) : "–") });
+  columns.push({ head: "kept", cell: countOf("kept") }, { head: "dropped", cell: countOf("dropped") }, { head: "left out", cell: countOf("left_out") },
+    { head: "straggler", cell: countOf("straggler") }, { head: "waited", cell: (k) => (counts.waiting_s.length ? seconds(counts.waiting_s[k]) : "–") });
   if (!clients) body.append(h("p", { class: "note" }, "Samples, classes and devices of the clients were not recorded by this run."));
   else body.append(h("p", { class: "note" }, `${clients.class_names.length ? `Bars are the client's samples of each of ${clients.class_names.length} classes, on one scale for all. ` : ""}Counts are rounds.${clients.cuts.some((cut, k) => cut > clients.max_cut[k]) ? " A cut deeper than the deepest that was drawn for the device was given, and taken at its word." : ""}`));
   body.append(table(null, columns, [...Array(num).keys()]));
@@ -276,24 +277,24 @@ function drawClients(run) {
 // ---- settings
 
 function drawSettings(data) {
-  const body = clear($("settings-body")), value = (row) => row.value ?? Object.entries(row.values).map(([name, said]) => `${name}: ${said}`).join("; ");
+  const body = clear($("settings-body")), value = (row) => row.value ?? Object.entries(row.values).map(([name, text]) => `${name}: ${text}`).join("; ");
   const rowsTable = (caption, rows) => {
-    const made = table(caption, [{ head: "setting", cell: (row) => row.name }, { head: "value", wide: true, cell: (row) => h("span", { class: row.usual ? null : "changed" }, value(row)) }], rows);
-    made.classList.add("setting");
-    return made;
+    const element = table(caption, [{ head: "setting", cell: (row) => row.name }, { head: "value", wide: true, cell: (row) => h("span", { class: row.usual ? null : "changed" }, value(row)) }], rows);
+    element.classList.add("setting");
+    return element;
   };
-  const told = data.settings.filter((row) => row.name !== "seed");
-  if (told.length) {
-    body.append(rowsTable("Changed from the defaults", told.filter((row) => !row.usual || row.name === "framework")),
-      h("details", {}, h("summary", {}, `All ${told.length} settings`), rowsTable("All settings", told)));
+  const settings = data.settings.filter((row) => row.name !== "seed");
+  if (settings.length) {
+    body.append(rowsTable("Changed from the defaults", settings.filter((row) => !row.usual || row.name === "framework")),
+      h("details", {}, h("summary", {}, `All ${settings.length} settings`), rowsTable("All settings", settings)));
   }
   const machines = new Map(data.runs.map((run) => [JSON.stringify(run.environment), run.environment]));
   for (const environment of machines.values()) {
-    const rows = Object.entries(environment).flatMap(([name, said]) => (said && typeof said === "object" ? Object.entries(said) : [[name.replace("_", " "), said]]));
+    const rows = Object.entries(environment).flatMap(([name, text]) => (text && typeof text === "object" ? Object.entries(text) : [[name.replace("_", " "), text]]));
     if (!rows.length) continue;
-    const made = table("Machine and versions", [{ head: "what", cell: ([name]) => name.replace("num ", "") }, { head: "value", wide: true, cell: ([, said]) => `${said}` }], rows);
-    made.classList.add("setting");
-    body.append(made);
+    const element = table("Machine and versions", [{ head: "what", cell: ([name]) => name.replace("num ", "") }, { head: "value", wide: true, cell: ([, text]) => `${text}` }], rows);
+    element.classList.add("setting");
+    body.append(element);
   }
   const folders = table("Folders", [{ head: "run", cell: (run) => run.name }, { head: "folder", wide: true, cell: (run) => run.folder }, { head: "state", wide: true, cell: (run) => STATUS[run.status] || run.status }], data.runs);
   folders.classList.add("setting");

@@ -1,11 +1,10 @@
 """The rounds of a run as the page stores them: a column for each quantity, an entry for each round.
 
 Times are rounded to six digits. A phase that begins where the client's phase before it ended has no start of its own,
-and what is the same for all clients is stored once: 200 rounds of 50 clients are then about a megabyte.
+and what is the same for all clients is stored once: 200 rounds of 50 clients are then about a megabyte. Rounds on real machines also
+hold the measured seconds of each client's phases beside the modelled seconds, and the error.
 
 Legend: K clients, R rounds.
-
-On real machines: the seconds that each client's phases took, beside those that were modelled, and the error.
 """
 
 from collections.abc import Sequence
@@ -15,10 +14,14 @@ import numpy as np
 
 from hsfl.formats import rounded
 from hsfl.network.clock import PHASES
-from hsfl.report.compared_runs import Run, pools_data
+from hsfl.report.compared_runs import Run, framework_pools_data
 from hsfl.report.page.page_words import straggler_sentence
 from hsfl.runs.records import PER_CLIENT, RoundCrowd, RoundRecord, Says
 
+Array = np.ndarray
+MAX_CLIENTS = 200  # rows of a chart or table; a page that lists more is not read
+MAX_BARS = 400_000  # of all Gantt charts of a page: above, some rounds have none
+FOLLOWS = 1e-6  # of a round: a phase that starts this close to the end of the phase before follows that phase
 MODELLED = {  # a measured phase, and the phases of the model that it holds
     "client": ("client_forward", "client_backward"),
     "smashed": ("smashed",),
@@ -30,37 +33,11 @@ MODELLED = {  # a measured phase, and the phases of the model that it holds
 }
 
 
-def modelled_s(record: RoundRecord, client: int, phase: str) -> float:
-    """The modelled seconds of a client's phase over the round."""
-    found = [record.phases[name] for name in MODELLED.get(phase, ()) if name in record.phases]
-    return sum(times["end_s"][client] - times["start_s"][client] for times in found)
-
-
-def measured_rows(record: RoundRecord, most: int) -> list[dict[str, Any]] | None:
-    """A row for each client that finished: by phase [measured, modelled], and both sums with their error; None in simulation."""
-    if record.measured is None:
-        return None
-    rows = []
-    for client in record.kept[:most]:
-        pairs = {}
-        for phase, took_s in record.measured.items():
-            if (measured := took_s[client]) is not None:
-                pairs[phase] = [rounded(measured, 4), rounded(modelled_s(record, client, phase), 4)]
-        ours, model = (sum(pair[side] for pair in pairs.values()) for side in (0, 1))
-        rows.append(
-            {"client": client, "phases": pairs, "total": [ours, model], "error": ours / model - 1 if model else None}
-        )
-    return rows
-
-
-Array = np.ndarray
-MAX_CLIENTS = 200  # rows of a chart or table; a page that lists more is not read
-MAX_BARS = 400_000  # of all Gantt charts of a page: above, some rounds have none
-FOLLOWS = 1e-6  # of a round: a phase that starts this close to the end of the phase before follows that phase
+# --- numbers
 
 
 def short_number(value: float | None, digits: int = 4) -> float | None:
-    """The number rounded to so many significant digits; a whole number has no point."""
+    """The number rounded to `digits` significant digits; a whole number becomes an int."""
     if value is None or not np.isfinite(value):
         return None
     near = rounded(value, digits)
@@ -68,55 +45,59 @@ def short_number(value: float | None, digits: int = 4) -> float | None:
 
 
 def short_numbers(values: Sequence[float] | Array, digits: int = 4) -> list[float | None]:
-    """Every value rounded to so many significant digits, as `short` does."""
+    """Every value rounded as `short_number` does."""
     return [short_number(float(value), digits) for value in values]
+
+
+# --- the columns
 
 
 def round_columns(
     records: Sequence[RoundRecord],
     links: Sequence[str],
-    every: int | None,
+    stride: int | None,
     pooled: bool | None = None,
     names: Sequence[str] | None = None,
 ) -> dict[str, list[Any]]:
     """The quantities of all rounds by name, [R] each.
 
-    every: keep the Gantt chart of every n-th round, and of the first and the last; None keeps no chart.
+    stride: n keeps the Gantt chart of every n-th round, and of the first and the last; None keeps no chart.
     pooled: whether the data are on the server; by default as the built-in framework of the records has it.
     names: [K] of the clients, where they have names.
     """
-    last = len(records) - 1
+    last_round = len(records) - 1
     drawn = [
-        every is not None and (r % every == 0 or r == last) and record.crowd is None for r, record in enumerate(records)
+        stride is not None and (r % stride == 0 or r == last_round) and record.crowd is None
+        for r, record in enumerate(records)
     ]
-    exact = ("sim_time_s", "round_s", "train_loss", "test_loss", "test_accuracy", "balanced_accuracy")
+    precise = ("sim_time_s", "round_s", "train_loss", "test_loss", "test_accuracy", "balanced_accuracy")
     columns: dict[str, list[Any]] = {
-        name: [short_number(getattr(record, name), 7) for record in records] for name in exact
+        name: [short_number(getattr(record, name), 7) for record in records] for name in precise
     }
     for name in dict.fromkeys(name for record in records for name in record.metrics):
         columns[name] = [
             None if (value := record.value(name)) is None else short_number(value, 7) for record in records
         ]
     columns["round"] = [record.round for record in records]
-    columns["straggler"] = [straggler(record) for record in records]
-    columns["together"] = [nobody_waits(record) for record in records]
+    columns["straggler"] = [_straggler(record) for record in records]
+    columns["together"] = [_nobody_waits(record) for record in records]
     columns["dropped"] = [record.dropped for record in records]
     columns["away"] = [sorted(set(range(len(record.cuts))) - set(record.started)) for record in records]
     columns["kept"] = [record.num_kept for record in records]
     columns["crowd"] = [None if record.crowd is None else _short_crowd(record.crowd) for record in records]
     columns["cuts"] = _changes([record.cuts for record in records])
     columns["bytes"] = [[record.bytes.get(link, 0) for link in links] for record in records]
-    columns["allocation"] = [allocation(record.allocation) for record in records]
-    rows = [shown_clients(record, pooled) if on else None for record, on in zip(records, drawn)]
+    columns["allocation"] = [short_allocation(record.allocation) for record in records]
+    rows = [shown_clients(record, pooled) if is_drawn else None for record, is_drawn in zip(records, drawn)]
     columns["rows"] = rows
     columns["why"] = [
-        None if row is None and record.crowd is None else why_sentence(record, names)
+        None if row is None and record.crowd is None else _why_sentence(record, names)
         for record, row in zip(records, rows)
     ]
-    columns["waits"] = [None if row is None else waiting_columns(record, row) for record, row in zip(records, rows)]
+    columns["waits"] = [None if row is None else _waiting_column(record, row) for record, row in zip(records, rows)]
     columns["phases"] = [None if row is None else phase_columns(record, row) for record, row in zip(records, rows)]
     if any(record.measured is not None for record in records):
-        columns["measured"] = [measured_rows(record, MAX_CLIENTS) for record in records]
+        columns["measured"] = [_measured_rows(record, MAX_CLIENTS) for record in records]
     return columns
 
 
@@ -131,25 +112,25 @@ def _short_crowd(crowd: RoundCrowd) -> dict[str, Any]:
     }
 
 
-def waiting_columns(record: RoundRecord, clients: Sequence[int]) -> list[float | None]:
+def _waiting_column(record: RoundRecord, clients: Sequence[int]) -> list[float | None]:
     """Seconds of waiting as recorded: differences of rounded bars would not have four right digits."""
     return short_numbers([value if (value := record.waiting_s[k]) > FOLLOWS * record.round_s else 0.0 for k in clients])
 
 
-def nobody_waits(record: RoundRecord) -> bool:
-    """Whether nobody waits for anybody: what differs is rounding."""
+def _nobody_waits(record: RoundRecord) -> bool:
+    """Whether all clients end together, apart from rounding, so that no client waits for another."""
     waiting_s = [record.waiting_s[k] for k in record.started] if record.crowd is None else record.crowd["waiting_s"]
     level = all(each_s <= FOLLOWS * record.round_s for each_s in waiting_s)
     return level and record.num_started > 1 and not record.dropped
 
 
-def straggler(record: RoundRecord) -> int | None:
+def _straggler(record: RoundRecord) -> int | None:
     """The straggler of a round; None where all clients end together."""
-    return None if nobody_waits(record) else record.straggler
+    return None if _nobody_waits(record) else record.straggler
 
 
-def why_sentence(record: RoundRecord, names: Sequence[str] | None = None) -> str | None:
-    """What held the straggler up, in words; None where that was not recorded. names: [K] of the clients, where they have names."""
+def _why_sentence(record: RoundRecord, names: Sequence[str] | None = None) -> str | None:
+    """A sentence on what held the straggler up; None where that was not recorded. names: [K] of the clients, where they have names."""
     if record.why is None or (k := record.straggler) is None:
         return None
     cut = f" (cut {record.cuts[k]})" if record.cuts else ""
@@ -162,8 +143,8 @@ def _changes(values: Sequence[Any]) -> list[Any]:
 
 
 def shown_clients(record: RoundRecord, pooled: bool | None = None) -> list[int]:
-    """All clients; of a large fleet the straggler and those that wait least. CL has one row, the main server."""
-    if pools_data(record.framework) if pooled is None else pooled:
+    """The clients that have a row: all or, of a large fleet, the straggler and the clients that wait least. CL has one row, the main server."""
+    if framework_pools_data(record.framework) if pooled is None else pooled:
         return [0]
     everyone = list(range(len(record.cuts)))
     if len(everyone) <= MAX_CLIENTS:
@@ -179,34 +160,70 @@ def phase_columns(record: RoundRecord, clients: Sequence[int]) -> dict[str, list
     A start of None says that the phase follows the phase before it. One number in the place of a list is for all clients.
     """
     encoded: dict[str, list[Any]] = {}
-    now_s = np.zeros(len(clients))
+    covered_s = np.zeros(len(clients))
     for phase in PHASES:
         if phase not in record.phases:
             continue
         start_s, end_s = (np.array(record.phases[phase][name], float)[list(clients)] for name in ("start_s", "end_s"))
-        on = end_s > start_s
-        follows = bool((np.abs(start_s - now_s)[on] <= FOLLOWS * record.round_s).all())
-        now_s = np.where(on, end_s, now_s)
-        length_s = np.where(on, end_s - start_s, 0.0)
-        encoded[phase] = [None if follows else _one_or_all(np.where(on, start_s, 0.0), on), _one_or_all(length_s)]
+        takes_time = end_s > start_s
+        follows = bool((np.abs(start_s - covered_s)[takes_time] <= FOLLOWS * record.round_s).all())
+        covered_s = np.where(takes_time, end_s, covered_s)
+        length_s = np.where(takes_time, end_s - start_s, 0.0)
+        encoded[phase] = [
+            None if follows else _one_or_all(np.where(takes_time, start_s, 0.0), takes_time),
+            _one_or_all(length_s),
+        ]
     return encoded
 
 
 def _one_or_all(values: Array, matters: Array | None = None) -> Any:
     """One number if all clients that matter have the same number, else the list of all numbers."""
-    rounded = short_numbers(values, 6)
-    told = {value for k, value in enumerate(rounded) if matters is None or matters[k]}
-    return told.pop() if len(told) == 1 else rounded
+    numbers = short_numbers(values, 6)
+    distinct = {value for k, value in enumerate(numbers) if matters is None or matters[k]}
+    return distinct.pop() if len(distinct) == 1 else numbers
 
 
-def allocation(told: Says) -> dict[str, Any] | None:
-    """What the round's policy decided, to four digits; None for the even allocation, which decides nothing."""
-    if "server_hz" not in told and "cell_hz" not in told:
+def short_allocation(decided: Says) -> dict[str, Any] | None:
+    """What the round's policy decided, to four digits; None for the even allocation, which decides nothing. decided: as recorded."""
+    if "server_hz" not in decided and "cell_hz" not in decided:
         return None
-    says: dict[str, Any] = dict(told)
-    part: dict[str, Any] = {name: short_numbers(says[name][:MAX_CLIENTS]) for name in PER_CLIENT if name in says}
-    part |= {name: short_number(says.get(name)) for name in ("gap", "lower_bound_s", "seconds")}
-    return part | {"status": str(says.get("status", "")), "owner": says.get("owner")}
+    fields: dict[str, Any] = dict(decided)
+    shortened: dict[str, Any] = {
+        name: short_numbers(fields[name][:MAX_CLIENTS]) for name in PER_CLIENT if name in fields
+    }
+    shortened |= {name: short_number(fields.get(name)) for name in ("gap", "lower_bound_s", "seconds")}
+    return shortened | {"status": str(fields.get("status", "")), "owner": fields.get("owner")}
+
+
+def _measured_rows(record: RoundRecord, max_rows: int) -> list[dict[str, Any]] | None:
+    """A row for each client that finished: [measured, modelled] seconds by phase, both sums, and the error; None in simulation."""
+    if record.measured is None:
+        return None
+    rows = []
+    for client in record.kept[:max_rows]:
+        pairs = {}
+        for phase, took_s in record.measured.items():
+            if (measured := took_s[client]) is not None:
+                pairs[phase] = [rounded(measured, 4), rounded(_modelled_s(record, client, phase), 4)]
+        measured_total, modelled_total = (sum(pair[side] for pair in pairs.values()) for side in (0, 1))
+        rows.append(
+            {
+                "client": client,
+                "phases": pairs,
+                "total": [measured_total, modelled_total],
+                "error": measured_total / modelled_total - 1 if modelled_total else None,
+            }
+        )
+    return rows
+
+
+def _modelled_s(record: RoundRecord, client: int, phase: str) -> float:
+    """The modelled seconds of a client's phase over the round."""
+    phases = [record.phases[name] for name in MODELLED.get(phase, ()) if name in record.phases]
+    return sum(times["end_s"][client] - times["start_s"][client] for times in phases)
+
+
+# --- which rounds have a Gantt chart
 
 
 def gantt_strides(runs: Sequence[Run]) -> list[int | None]:
@@ -230,6 +247,9 @@ def _num_bars(run: Run) -> int:
     return sum(len(record.phases) * min(len(record.cuts), MAX_CLIENTS) for record in run.records)
 
 
+# --- the clients over all rounds
+
+
 def client_counts(records: Sequence[RoundRecord]) -> dict[str, list[Any]]:
     """How many rounds each client was kept, dropped, left out or the straggler, and its seconds of waiting in all, [K] each; of a
     large fleet nothing is counted."""
@@ -241,7 +261,7 @@ def client_counts(records: Sequence[RoundRecord]) -> dict[str, list[Any]]:
         kept[record.kept] += 1
         dropped[record.dropped] += 1
         left_out[sorted(set(range(num_clients)) - set(record.started))] += 1
-        if (last := straggler(record)) is not None:
+        if (last := _straggler(record)) is not None:
             late[last] += 1
         each_s = np.array(record.waiting_s, float)
         waiting_s += np.where(each_s > FOLLOWS * record.round_s, each_s, 0.0)  # less is rounding

@@ -1,4 +1,4 @@
-"""What the folders of a page hold: runs with their labels, plans and sweeps."""
+"""The folders of a page, read into `Sources`: runs with their labels, plans and sweeps."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from hsfl.report.compared_runs import (
     Run,
     TraceRecord,
     read_run,
-    run_places,
+    run_folders,
     usual_order,
 )
 from hsfl.report.sweep_results import FILE as SWEEP_FILE
@@ -41,8 +41,8 @@ class PageRun:
     config: RunConfig
     environment: dict[str, Any]
     clients: ClientsRecord | None
-    trained_as: str | None  # the framework whose training it shares, with a clock of its own; None: trained itself
-    plan_note: str | None  # what to say of a search for cuts that its time limit stopped
+    trained_as: str | None  # the framework whose training the run took over; None if it trained itself
+    plan_note: str | None  # a note, if a time limit stopped the search for cuts
 
     @property
     def status(self) -> str:
@@ -62,101 +62,115 @@ class Sources:
 
 def read_sources(paths: Sequence[str | Path]) -> Sources:
     """What the folders hold; wrong input if one holds nothing that a page can show."""
-    found: list[tuple[Path | None, PageRun]] = []  # with the comparison it is of
+    found_runs: list[tuple[Path | None, PageRun]] = []  # each with the folder of its comparison
     plans: list[tuple[str, PlanRecord]] = []
     targets: list[float | None] = []
     sweeps: list[tuple[str, Sweep]] = []
     for path in dict.fromkeys(map(Path, paths)):
-        before = len(found) + len(plans)
+        num_before = len(found_runs) + len(plans)
         if (path / SWEEP_FILE).is_file():
             sweeps.append((str(path), read_sweep(path)))
             continue
         if (path / "config.json").is_file():
-            found.append((None, _read(path, "")))
-        places = {key: place for key, place in run_places(path).items() if (place / "config.json").is_file()}
+            found_runs.append((None, _read_page_run(path, "")))
+        run_paths = {key: run for key, run in run_folders(path).items() if (run / "config.json").is_file()}
         comparison = ComparisonRecord()
-        if places and (path / "comparison.json").is_file():
+        if run_paths and (path / "comparison.json").is_file():
             comparison = read_record(path / "comparison.json", ComparisonRecord)
             targets.append(comparison.target)
-        for label in _own_order({label for label, _ in places}, list(comparison.labels)):
-            found += [(path, _read(place, label)) for (of, _), place in sorted(places.items()) if of == label]
+        for label in _label_order({label for label, _ in run_paths}, list(comparison.labels)):
+            paths_of_label = [run_path for key, run_path in sorted(run_paths.items()) if key[0] == label]
+            found_runs += [(path, _read_page_run(run_path, label)) for run_path in paths_of_label]
         if (path / "plan.json").is_file():
             plans.append((str(path), read_record(path / "plan.json", CheckedPlan)))
-        if len(found) + len(plans) == before:
+        if len(found_runs) + len(plans) == num_before:
             missing = "does not exist" if not path.exists() else "holds no run, comparison or plan"
-            below = ", ".join(runs_below(path))
-            raise NothingYet(f"{path} {missing}; {f'there are runs below it: {below}' if below else WAY_OUT}")
-    singles = [one for out, one in found if out is None]
-    own = _labelled(singles, alone=len(singles) == len(found))
-    names = _names([out for out, _ in found if out is not None])
+            run_list = ", ".join(_runs_below(path))
+            raise NothingYet(f"{path} {missing}; {f'there are runs below it: {run_list}' if run_list else WAY_OUT}")
+    singles = [page_run for comparison_path, page_run in found_runs if comparison_path is None]
+    single_labels = _single_labels(singles, alone=len(singles) == len(found_runs))
+    comparison_names = _folder_names([path for path, _ in found_runs if path is not None])
     runs = []
-    for out, one in found:
-        folder = f",{names[out]}" if out is not None and len(names) > 1 else ""  # tells comparisons apart
-        label = own[one.path] if out is None else f"{one.run.label}{folder}"
-        runs.append(replace(one, run=replace(one.run, label=label)))
+    for comparison_path, page_run in found_runs:
+        if comparison_path is None:
+            label = single_labels[page_run.path]
+        elif len(comparison_names) > 1:
+            label = f"{page_run.run.label},{comparison_names[comparison_path]}"
+        else:
+            label = page_run.run.label
+        runs.append(replace(page_run, run=replace(page_run.run, label=label)))
     target = next((target for target in targets if target is not None), None)
     return Sources(runs, plans, target, tuple(sweeps))
 
 
-def _own_order(labels: set[str], own: list[str]) -> list[str]:
+def _label_order(labels: set[str], asked: list[str]) -> list[str]:
     """The labels in the order in which the comparison was asked for, then labels that it does not name, from HSFL to CL."""
-    others = sorted(labels, key=lambda label: (-usual_order(label)[0], label))
-    return [*(label for label in own if label in labels), *(label for label in others if label not in own)]
+    unasked = sorted(labels, key=lambda label: (-usual_order(label)[0], label))
+    return [*(label for label in asked if label in labels), *(label for label in unasked if label not in asked)]
 
 
-def runs_below(path: Path, most: int = 3) -> list[str]:
+def _runs_below(path: Path, max_folders: int = 3) -> list[str]:
     """A few folders of runs below this one, the nearest first."""
-    found: list[str] = []
+    folders: list[str] = []
     for level in range(1, DEEPEST + 1):
         configs = sorted(path.glob("*/" * level + "config.json"))
-        found += [str(config.parent) for config in configs if (config.parent / "rounds.jsonl").is_file()]
-        if len(found) >= most:
+        folders += [str(config.parent) for config in configs if (config.parent / "rounds.jsonl").is_file()]
+        if len(folders) >= max_folders:
             break
-    return found[:most]
+    return folders[:max_folders]
 
 
-def _read(path: Path, label: str) -> PageRun:
+def _read_page_run(path: Path, label: str) -> PageRun:
     folder = RunFolder(path)
     config = folder.config()
     run = read_run(path, label, config.seed)
     num_rounds = folder.ended().rounds
     if num_rounds is not None and num_rounds < len(run.records):
         run = replace(run, status="unfinished")  # resumed
-    about = asdict(folder.environment()) if folder.environment_path.exists() else {}
-    about |= {"plugins": run.look.files} if run.look is not None else {}
+    environment = asdict(folder.environment()) if folder.environment_path.exists() else {}
+    environment |= {"plugins": run.look.files} if run.look is not None else {}
     trace = path / "trace.json"
     trained_as = read_record(trace, TraceRecord).trained_as if trace.exists() else None
     cuts = folder.cuts()
-    return PageRun(run, path, config, about, folder.clients(), trained_as, None if cuts is None else cuts.note)
+    return PageRun(run, path, config, environment, folder.clients(), trained_as, None if cuts is None else cuts.note)
 
 
-def _names(paths: Sequence[Path]) -> dict[Path, str]:
-    """The name of each folder; where two have the same name, the parts of their paths that not all have."""
-    whole = {path: path.resolve() for path in paths}
-    taken = [path.name for path in whole.values()]
-    if len(set(taken)) == len(taken):
-        return {path: where.name for path, where in whole.items()}
-    common = set.intersection(*(set(where.parts) for where in whole.values()))
-    names = {path: "/".join(part for part in where.parts if part not in common) for path, where in whole.items()}
-    clear = len(set(names.values())) == len(names) and all(names.values())
-    return names if clear else {path: str(path) for path in paths}
+def _folder_names(paths: Sequence[Path]) -> dict[Path, str]:
+    """A name for each folder: its last name or, where two folders share it, what the paths do not have in common."""
+    resolved = {path: path.resolve() for path in paths}
+    last_names = [path.name for path in resolved.values()]
+    if len(set(last_names)) == len(last_names):
+        return {path: full_path.name for path, full_path in resolved.items()}
+    common = set.intersection(*(set(full_path.parts) for full_path in resolved.values()))
+    names = {
+        path: "/".join(folder for folder in full_path.parts if folder not in common)
+        for path, full_path in resolved.items()
+    }
+    are_distinct = len(set(names.values())) == len(names) and all(names.values())
+    return names if are_distinct else {path: str(path) for path in paths}
 
 
-def _labelled(single: list[PageRun], alone: bool) -> dict[Path, str]:
-    """Labels by folder. Runs of one config with different seeds share a label, the framework's name; where that does not tell them apart
-    from others on the page (they are not `alone`, or two configs have the framework), the folder's name is added."""
+def _single_labels(page_runs: list[PageRun], alone: bool) -> dict[Path, str]:
+    """Labels by folder, for runs that belong to no comparison.
+
+    Runs of one config with different seeds share a label, the framework's name. The folder's name is added where two configs have
+    the same framework, or where these runs are not alone on the page.
+    """
     groups: dict[tuple[str, int], list[PageRun]] = {}
-    for one in single:
-        same = one.config.model_dump(mode="json", exclude={"seed", "log"})
-        key = json.dumps(same, sort_keys=True)
-        again = sum(of == key and any(o.run.seed == one.run.seed for o in runs) for (of, _), runs in groups.items())
-        groups.setdefault((key, again), []).append(one)
+    for page_run in page_runs:
+        settings = page_run.config.model_dump(mode="json", exclude={"seed", "log"})
+        key = json.dumps(settings, sort_keys=True)
+        num_same_seed = sum(
+            other_key == key and any(other.run.seed == page_run.run.seed for other in runs)
+            for (other_key, _), runs in groups.items()
+        )
+        groups.setdefault((key, num_same_seed), []).append(page_run)
     frameworks = [runs[0].config.framework for runs in groups.values()]
-    names = _names([runs[0].path for runs in groups.values()])
+    names = _folder_names([runs[0].path for runs in groups.values()])
     labels: dict[Path, str] = {}
     for runs in groups.values():
         framework = runs[0].config.framework
-        clear = alone and frameworks.count(framework) == 1
-        label = framework if clear else f"{framework},{names[runs[0].path]}"
-        labels |= {one.path: label for one in runs}
+        is_clear = alone and frameworks.count(framework) == 1
+        label = framework if is_clear else f"{framework},{names[runs[0].path]}"
+        labels |= {page_run.path: label for page_run in runs}
     return labels

@@ -1,6 +1,6 @@
-"""A sweep as the page shows it.
+"""A sweep as the page's JSON, and the style slot of each label.
 
-Which of the page's colours, dashes and shapes a label has.
+A slot is the number under which the page's style sheet and scripts keep a colour, dashes and a shape.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,45 +11,19 @@ import numpy as np
 from hsfl.framework_table import METHODS, Style
 from hsfl.report.compared_runs import built_in
 from hsfl.report.page.page_rounds import short_numbers
-from hsfl.report.sweep_figure import Panel, axis_of, curve_of, panels_of
+from hsfl.report.sweep_figure import Panel, axis_of, axis_positions, curve_of, panels_of
 from hsfl.report.sweep_results import Sweep, default_metrics, find_metric, say_setting
-
-
-def slots(labels: Sequence[str], foreign: Mapping[str, Style]) -> list[tuple[str, int, dict[str, Any] | None]]:
-    """Each label with the place of its colour and dashes: a framework has a place of its own, other labels take places that are left.
-
-    A framework that is not built in has the place after the last built-in framework, and its style goes with it.
-    """
-    page = [name for name in METHODS if built_in(name) is not None]  # what the page's style sheet has places for
-    own = {label: page.index(label) for label in labels if label in page}
-    own |= {label: len(page) + place for place, label in enumerate(label for label in labels if label in foreign)}
-    free = [slot for slot in reversed(range(len(page))) if slot not in own.values()] or list(range(len(page)))
-    others = [label for label in labels if label not in own]
-    given = own | {label: free[place % len(free)] for place, label in enumerate(others)}
-    return [(label, given[label], _page_style(foreign[label]) if label in foreign else None) for label in labels]
-
 
 SHAPES = {"x": 0, "X": 0, "s": 1, "v": 2, "^": 3, "D": 4, "d": 4, "P": 5, "<": 6, ">": 7, "*": 8, "p": 3}  # else a dot
 
 
-def _page_style(style: Style) -> dict[str, Any]:
-    """A style as the page draws it: a colour, the number of a shape, and dashes in pixels."""
-    colour, marker, dashes = style
-    lengths = () if dashes == "solid" else dashes[1]
-    return {"colour": colour, "shape": SHAPES.get(marker, 9), "dashes": " ".join(f"{2 * n:g}" for n in lengths)}
-
-
-def sweep_part(folder: str, sweep: Sweep) -> dict[str, Any]:
+def sweep_json(folder: str, sweep: Sweep) -> dict[str, Any]:
     """Every metric that some run has: its curves in each panel, and its cells in the table."""
     axis, panels = axis_of(sweep), panels_of(sweep)
-    order = {repr(value): place for place, value in enumerate(axis.values)}
-
-    def x_places(panel: Panel) -> list[int]:
-        return [order[repr(sweep.values[point][0])] for point in panel.points]
 
     def curves(panel: Panel, metric: str) -> list[dict[str, Any]]:
-        found = [curve_of(sweep, panel, label, metric) for label in sweep.labels]
-        return [dict(zip(("mean", "low", "high"), map(short_numbers, curve))) for curve in found]
+        label_curves = [curve_of(sweep, panel, label, metric) for label in sweep.labels]
+        return [dict(zip(("mean", "low", "high"), map(short_numbers, curve))) for curve in label_curves]
 
     metrics = sweep.metrics
     first = [name for name in default_metrics(sweep.plan_only, sweep.target, sweep.metric) if name in metrics]
@@ -58,10 +32,10 @@ def sweep_part(folder: str, sweep: Sweep) -> dict[str, Any]:
         "fields": sweep.fields,
         "series": [
             {"label": label, "name": sweep.names[label], "slot": slot, "style": style}
-            for label, slot, style in slots(sweep.labels, sweep.styles)
+            for label, slot, style in style_slots(sweep.labels, sweep.styles)
         ],
         "axis": {"x": axis.x.tolist(), "texts": axis.texts, "numbers": axis.numbers, "log": axis.log},
-        "panels": [{"name": panel.name, "places": x_places(panel)} for panel in panels],
+        "panels": [{"name": panel.name, "places": axis_positions(sweep, axis, panel)} for panel in panels],
         "metrics": [
             {"key": name, "title": sweep.title(name), "panels": [curves(panel, name) for panel in panels]}
             for name in [*first, *(name for name in metrics if name not in first)]
@@ -69,19 +43,48 @@ def sweep_part(folder: str, sweep: Sweep) -> dict[str, Any]:
         "num_seeds": len(sweep.seeds),
         "linked": False,  # whether the points' own pages lie where this one can reach them
         "points": [
-            {"settings": [say_setting(*pair) for pair in zip(sweep.fields, values)], "folder": place}
-            for values, place in zip(sweep.values, sweep.folders)
+            {"settings": [say_setting(*pair) for pair in zip(sweep.fields, values)], "folder": point_folder}
+            for values, point_folder in zip(sweep.values, sweep.folders)
         ],
         "cells": {
-            name: [[_cell(sweep, point, label, name) for label in sweep.labels] for point in range(len(sweep.values))]
+            name: [
+                [_cell_json(sweep, point, label, name) for label in sweep.labels] for point in range(len(sweep.values))
+            ]
             for name in metrics
         },
         "notes": sweep.notes(),
     }
 
 
-def _cell(sweep: Sweep, point: int, label: str, metric: str) -> list[float | None]:
+def _cell_json(sweep: Sweep, point: int, label: str, metric: str) -> list[float | None]:
     """A cell of the table: the mean, and half of its interval."""
-    found, scale = sweep.estimate(point, label, metric), find_metric(metric).scale
-    half = None if found.mean is None or found.high is None else found.high - found.mean
-    return short_numbers([np.nan if value is None else scale * value for value in (found.mean, half)])
+    estimate, scale = sweep.estimate(point, label, metric), find_metric(metric).scale
+    half = None if estimate.mean is None or estimate.high is None else estimate.high - estimate.mean
+    return short_numbers([np.nan if value is None else scale * value for value in (estimate.mean, half)])
+
+
+def style_slots(labels: Sequence[str], foreign: Mapping[str, Style]) -> list[tuple[str, int, dict[str, Any] | None]]:
+    """Each label with its slot: a built-in framework has a slot of its own, other labels take slots that are left.
+
+    A framework that is not built in has a slot after those of the built-in frameworks, and its style goes with it.
+    """
+    built_in_names = [
+        name for name in METHODS if built_in(name) is not None
+    ]  # the page's style sheet has a slot for each
+    slot_of = {label: built_in_names.index(label) for label in labels if label in built_in_names}
+    slot_of |= {
+        label: len(built_in_names) + place for place, label in enumerate(label for label in labels if label in foreign)
+    }
+    free = [slot for slot in reversed(range(len(built_in_names))) if slot not in slot_of.values()] or list(
+        range(len(built_in_names))
+    )
+    other_labels = [label for label in labels if label not in slot_of]
+    all_slots = slot_of | {label: free[place % len(free)] for place, label in enumerate(other_labels)}
+    return [(label, all_slots[label], _page_style(foreign[label]) if label in foreign else None) for label in labels]
+
+
+def _page_style(style: Style) -> dict[str, Any]:
+    """A style as the page draws it: a colour, the number of a shape, and dashes in pixels."""
+    colour, marker, dashes = style
+    lengths = () if dashes == "solid" else dashes[1]
+    return {"colour": colour, "shape": SHAPES.get(marker, 9), "dashes": " ".join(f"{2 * n:g}" for n in lengths)}

@@ -1,4 +1,4 @@
-"""What was run: a config in words, and as rows of a table."""
+"""Sentences of a page: what was run or planned, what held a client up; and the settings as rows of a table."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,12 +32,17 @@ def describe_config(
     on_machines: whether real machines trained, whose data, devices and links no config describes.
     """
     if on_machines:
-        what = f"{display_name(config.framework, look)} trains {config.model.name} on real machines"
-        seats = count(config.fleet.num_clients, "device")
-        return [f"{what}, up to {seats}, each with data of its own.", _training(config), _real_fleet(config)]
-    network = _network(config, main_flops_per_s)
-    sentences = [_learning(config, look, redrawn), _training(config), _fleet(config), network, _allocation(config)]
-    return [sentence for sentence in sentences if sentence]
+        opening = f"{display_name(config.framework, look)} trains {config.model.name} on real machines"
+        devices = count(config.fleet.num_clients, "device")
+        opening += f", up to {devices}, each with data of its own."
+        return [opening, _training_sentence(config), _real_fleet_sentence(config)]
+    return [
+        _learning_sentence(config, look, redrawn),
+        _training_sentence(config),
+        _fleet_sentence(config),
+        _network_sentence(config, main_flops_per_s),
+        _allocation_sentence(config),
+    ]
 
 
 def describe_plan(config: RunConfig, num_samples: Sequence[float], data: str) -> list[str]:
@@ -47,13 +52,13 @@ def describe_plan(config: RunConfig, num_samples: Sequence[float], data: str) ->
     clients = f"{count(config.fleet.num_clients, 'client')} with {samples} samples each"
     train = config.train
     work = f"A round of {config.model.name} on {data}, among {clients}, batches of {train.batch_size}"
-    work += f", {passes(train.local_epochs)}" if train.local_epochs != 1 else ""
+    work += f", {_passes_text(train.local_epochs)}" if train.local_epochs != 1 else ""
     network = config.network
     main_flops_per_s = network.main_hz * network.flops_per_cycle
-    return [f"{work}.", f"{_devices(config)}.", _network(config, main_flops_per_s)]
+    return [f"{work}.", f"{_devices_phrase(config)}.", _network_sentence(config, main_flops_per_s)]
 
 
-def passes(local_epochs: float) -> str:
+def _passes_text(local_epochs: float) -> str:
     """`2 passes over the data`, `0.2 of a pass over the data`."""
     return f"{local_epochs:g} {'passes' if local_epochs > 1 else 'of a pass'} over the data"
 
@@ -71,46 +76,46 @@ def plan_sentence(plan: Any) -> str | None:
     """What holds up the client on which the round of a plan hangs most. plan: an answer of `hsfl plan`, or its record."""
     if plan.why is None:
         return None
-    one = next((client for client in plan.clients if client.client == plan.why.client), None)
-    who = f"client {plan.why.client}" if one is None else f"{one.name} (cut {one.cut})"
-    held = straggler_sentence(plan.why, f"{who}, on which the round hangs most,")
+    client = next((client for client in plan.clients if client.client == plan.why.client), None)
+    who = f"client {plan.why.client}" if client is None else f"{client.name} (cut {client.cut})"
+    sentence = straggler_sentence(plan.why, f"{who}, on which the round hangs most,")
     if plan.other_cut is None:
-        return held
+        return sentence
     instead = f"{seconds(plan.other_round_s, 4)} instead of {seconds(plan.round_s, 4)}"
-    return f"{held} With its best other cut, {plan.other_cut}, the mean round would take {instead}."
+    return f"{sentence} With its best other cut, {plan.other_cut}, the mean round would take {instead}."
 
 
-def _learning(config: RunConfig, look: Look | None, redrawn: bool) -> str:
+def _learning_sentence(config: RunConfig, look: Look | None, redrawn: bool) -> str:
     data, model = config.data, config.model
-    way = {
+    partition = {
         "iid": "evenly",
         "dirichlet": f"unevenly by class (Dirichlet, alpha {data.alpha:g})",
         "shards": f"by class ({data.classes_per_client} classes each)",
         "quantity_skew": f"in unequal amounts (alpha {data.alpha:g})",
         "given": "as the data say",
     }[data.partition]
-    how = f"{'drawn with replacement' if redrawn else 'divided'} {way}"
-    some = f" ({data.limit:,} images of it)" if data.limit is not None else ""
-    start = ", from given weights," if model.init_weights is not None else ""
+    division = f"{'drawn with replacement' if redrawn else 'divided'} {partition}"
+    subset = f" ({data.limit:,} images of it)" if data.limit is not None else ""
+    weights = ", from given weights," if model.init_weights is not None else ""
     clients = count(config.fleet.num_clients, "client")
-    return f"{display_name(config.framework, look)} trains {model.name}{start} on {data.name}{some}, {how} among {clients}."
+    return f"{display_name(config.framework, look)} trains {model.name}{weights} on {data.name}{subset}, {division} among {clients}."
 
 
-def _training(config: RunConfig) -> str:
+def _training_sentence(config: RunConfig) -> str:
     train = config.train
-    words = f"Up to {train.rounds:,} rounds" if train.budget_s is not None else count(train.rounds, "round")
-    words += f" within {si(train.budget_s)}s of simulated time" if train.budget_s is not None else ""
-    words += f", batches of {train.batch_size}"
-    words += f", {passes(train.local_epochs)} a round" if train.local_epochs != 1 else ""
-    words += f", {OPTIMIZERS[train.optimizer]} at a rate of {train.lr:g}"
-    words += f" ({train.schedule} schedule)" if train.schedule != "constant" else ""
-    words += f"; {train.clients_per_round} clients a round" if train.clients_per_round is not None else ""
-    words += f"; a client misses a round with probability {train.drop_rate:g}" if train.drop_rate else ""
+    sentence = f"Up to {train.rounds:,} rounds" if train.budget_s is not None else count(train.rounds, "round")
+    sentence += f" within {si(train.budget_s)}s of simulated time" if train.budget_s is not None else ""
+    sentence += f", batches of {train.batch_size}"
+    sentence += f", {_passes_text(train.local_epochs)} a round" if train.local_epochs != 1 else ""
+    sentence += f", {OPTIMIZERS[train.optimizer]} at a rate of {train.lr:g}"
+    sentence += f" ({train.schedule} schedule)" if train.schedule != "constant" else ""
+    sentence += f"; {train.clients_per_round} clients a round" if train.clients_per_round is not None else ""
+    sentence += f"; a client misses a round with probability {train.drop_rate:g}" if train.drop_rate else ""
     late = f"who takes longer than {si(train.tau_s)}s is dropped from the round" if train.tau_s is not None else ""
-    return f"{words}; {late or 'every round waits for its last client'}. Seed {config.seed}."
+    return f"{sentence}; {late or 'every round waits for its last client'}. Seed {config.seed}."
 
 
-def _devices(config: RunConfig) -> str:
+def _devices_phrase(config: RunConfig) -> str:
     fleet = config.fleet
     if fleet.file is not None:
         return f"Devices as {fleet.file} lists them"
@@ -120,8 +125,8 @@ def _devices(config: RunConfig) -> str:
     return f"Devices of {si(low)}cycles/s to {si(fleet.cpu_hz[1])}cycles/s"
 
 
-def _fleet(config: RunConfig) -> str:
-    fleet, devices = config.fleet, _devices(config)
+def _fleet_sentence(config: RunConfig) -> str:
+    fleet, devices = config.fleet, _devices_phrase(config)
     if (row := built_in(config.framework)) is not None and row.timing.cut != "any":
         return f"{devices}."
     cuts = {
@@ -133,29 +138,29 @@ def _fleet(config: RunConfig) -> str:
     return f"{devices}; {chosen}."
 
 
-def _real_fleet(config: RunConfig) -> str:
+def _real_fleet_sentence(config: RunConfig) -> str:
     chosen = "are planned from what they measured" if isinstance(config.fleet.cuts, str) else "were given"
     return f"The devices' cuts {chosen}. Simulated time is modelled from the devices' measurements."
 
 
-def _network(config: RunConfig, main_flops_per_s: float | None = None) -> str:
+def _network_sentence(config: RunConfig, main_flops_per_s: float | None = None) -> str:
     network = config.network
     if network.kind == "measured":
         links = "Links of measured speed"
     else:
         links = f"A radio of {count(network.num_subchannels, 'subchannel')} of {si(network.subchannel_hz)}Hz"
         links += f" in each of {network.cells} cells" if network.cells > 1 else ""
-    back = f", played back from {network.history}" if network.history is not None else ""
-    scaled = ""
+    history = f", played back from {network.history}" if network.history is not None else ""
+    scale_note = ""
     if network.sample_scale != 1:
-        scaled = (
+        scale_note = (
             f" The clock charges each sample as {network.sample_scale:.4g}; data sent is that of the training itself."
         )
     server = f"{si(network.main_hz)}cycles/s" if main_flops_per_s is None else f"{si(main_flops_per_s)}FLOP/s"
-    return f"{links}{back}; a main server of {server}.{scaled}"
+    return f"{links}{history}; a main server of {server}.{scale_note}"
 
 
-def _allocation(config: RunConfig) -> str:
+def _allocation_sentence(config: RunConfig) -> str:
     if config.allocation.policy == "even":
         return "Server cycles, subchannels and power are shared evenly."
     return f"Server cycles, subchannels and power are allocated every round by the policy {config.allocation.policy}."
@@ -166,7 +171,7 @@ def subset_notes(scales: Sequence[tuple[str, float]]) -> list[str]:
     notes = []
     for scale in dict.fromkeys(scale for _, scale in scales if scale != 1):
         names = [name for name, other in scales if other == scale]
-        whose = "" if len(names) == len(scales) else f"{_and(names)}: "
+        whose = "" if len(names) == len(scales) else f"{_joined(names)}: "
         notes.append(
             f"{whose}Bytes are those of this training on a subset. For the whole data set, what clients and the main server "
             f"exchange would be {scale:.4g} times as much; models would not."
@@ -174,21 +179,21 @@ def subset_notes(scales: Sequence[tuple[str, float]]) -> list[str]:
     return notes
 
 
-def sharing(runs: Sequence[tuple[str, str | None]]) -> list[str]:
+def shared_training_notes(runs: Sequence[tuple[str, str | None]]) -> list[str]:
     """A note on runs that took their training from another run. runs: (name, that run's framework or None)."""
     names: dict[str, list[str]] = {}
     for name, trained_as in runs:
         if trained_as is not None:
             names.setdefault(trained_as, []).append(name)
     return [
-        f"{_and(own)} took the training of a run of {display_name(of)}; only the clock differs."
-        for of, own in names.items()
+        f"{_joined(sharing_names)} took the training of a run of {display_name(framework)}; only the clock differs."
+        for framework, sharing_names in names.items()
     ]
 
 
-def _and(names: Sequence[str]) -> str:
-    *others, last = dict.fromkeys(names)
-    return f"{', '.join(others)} and {last}" if others else last
+def _joined(names: Sequence[str]) -> str:
+    *earlier, last = dict.fromkeys(names)
+    return f"{', '.join(earlier)} and {last}" if earlier else last
 
 
 def settings_rows(configs: Mapping[str, RunConfig]) -> list[dict[str, Any]]:
@@ -197,17 +202,18 @@ def settings_rows(configs: Mapping[str, RunConfig]) -> list[dict[str, Any]]:
     configs: one for each label. Seeds differ from run to run and are told elsewhere.
     """
     flat = {label: flatten(config.model_dump(mode="json")) for label, config in configs.items()}
-    usual = flatten(RunConfig().model_dump(mode="json"))
+    defaults = flatten(RunConfig().model_dump(mode="json"))
     rows = []
-    for name in dict.fromkeys([*usual, *(name for settings in flat.values() for name in settings)]):
+    for name in dict.fromkeys([*defaults, *(name for settings in flat.values() for name in settings)]):
         values = {label: settings.get(name) for label, settings in flat.items()}
         first = next(iter(values.values()))
-        same = all(value == first for value in values.values())
-        row: dict[str, Any] = {"name": name, "usual": same and name in usual and first == usual[name]}
-        rows.append(
-            row
-            | ({"value": setting_text(first)} if same else {"values": {k: setting_text(v) for k, v in values.items()}})
-        )
+        is_same = all(value == first for value in values.values())
+        row: dict[str, Any] = {"name": name, "usual": is_same and name in defaults and first == defaults[name]}
+        if is_same:
+            row["value"] = setting_text(first)
+        else:
+            row["values"] = {label: setting_text(value) for label, value in values.items()}
+        rows.append(row)
     return rows
 
 
