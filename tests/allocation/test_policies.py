@@ -14,7 +14,7 @@ from hsfl.allocation.policies import Policy, policy
 from hsfl.allocation.policy_table import POLICIES
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.stage.exclusive import solve_exclusive
-from hsfl.allocation.stage.stage import only, training_stage
+from hsfl.allocation.stage.stage import stage_of_clients, training_stage
 from hsfl.allocation.stage.stage_answer import StopWhen, TimeLimit
 from hsfl.errors import InputError
 from tests.naming import raises
@@ -90,7 +90,10 @@ def test_the_cheapest_samples_are_kept_first():
         kept: list[int] = []
         for k in sorted(range(4), key=lambda k: per_sample[k]):
             together = sorted([*kept, k])
-            if solve_exclusive(only(stage, np.array(together)), StopWhen(1e-4), TimeLimit(10.0)).T_s <= tau_s:
+            if (
+                solve_exclusive(stage_of_clients(stage, np.array(together)), StopWhen(1e-4), TimeLimit(10.0)).T_s
+                <= tau_s
+            ):
                 kept = together
         answer = exact(replace(scenario, tau_s=tau_s), cuts)
         assert np.flatnonzero(answer.kept).tolist() == kept

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hsfl.engines import scheduler as helper_module
-from hsfl.engines.scheduler import AHEAD, Helper, Ordered, Spread, _take_items
-from hsfl.engines.worker import Answer, CarriedOut, Hand, Order, Train
+from hsfl.engines.scheduler import AHEAD, Helper, Ordered, WorkerEngine, _take_items
+from hsfl.engines.worker import Answer, CarriedOut, HandOver, Order, Train
 from hsfl.errors import InputError
 from tests.naming import raises
 
 
-class Bench(Spread[Helper]):
+class Bench(WorkerEngine[Helper]):
     """Workers without processes: each takes so many seconds for a client, and answers in the order of the clock."""
 
     always_die = ""  # the worker that dies of every order
@@ -57,7 +57,7 @@ class Bench(Spread[Helper]):
             return
         if isinstance(order, Train):
             self.sums[id(first)] += order.clients
-        if isinstance(order, Hand) or (isinstance(order, Train) and order.hand):
+        if isinstance(order, HandOver) or (isinstance(order, Train) and order.hand):
             shard = SimpleNamespace(clients=self.sums[id(first)])
             self.sums[id(first)] = []
             yield first, CarriedOut(shard)  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ class Bench(Spread[Helper]):
 
     def trained(self, clients: Sequence[int], size: Callable[[int], int] = lambda client: 1) -> list[int]:
         """The clients in the shards that came back."""
-        answers = self._deal(clients, size, lambda some, hand: Train(0, 0, some, hand), Hand())
+        answers = self._deal(clients, size, lambda some, hand: Train(0, 0, some, hand), HandOver())
         return [client for answer in answers if answer.shard is not None for client in answer.shard.clients]  # type: ignore[attr-defined]
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hsfl.engines import workers
-from hsfl.engines.worker import Hand, Setup, Train, Worker
+from hsfl.engines.worker import HandOver, Setup, Train, Worker
 from hsfl.errors import InputError
 from hsfl.frameworks.parallel import FSL, HSFL
 from hsfl.models.state import Packed
@@ -241,12 +241,12 @@ def test_a_second_shard_of_a_round_leaves_the_first_as_it_is() -> None:
     shards = []
     for clients in ((0, 1), (2,)):
         one.carry_out(Train(0, 100, clients))
-        shards.append(one.carry_out(Hand()).shard)
+        shards.append(one.carry_out(HandOver()).shard)
         assert workers._lies_in(memory, shards[-1]) == (len(shards) == 1)
     first = workers.Handed.of(shards[0]).shard(memory)
     assert torch.equal(first.total.total.floats, framework.train(one.state, (0, 1), 0, 100).total.total.floats)
     assert first.total.weight.tolist() == shards[0].total.weight.tolist()
     one.carry_out(Train(1, 100, (3,)))  # the next round has the memory again, from nothing
-    again = one.carry_out(Hand()).shard
+    again = one.carry_out(HandOver()).shard
     assert workers._lies_in(memory, again)
     assert torch.equal(again.total.total.floats, framework.train(one.state, (3,), 1, 100).total.total.floats)

@@ -59,7 +59,7 @@ def test_path_loss_by_hand():
 
 
 def test_places_fill_a_disc():
-    place = channel.place(4000, 50.0, np.random.default_rng(0))
+    place = channel.random_positions(4000, 50.0, np.random.default_rng(0))
     distance = np.linalg.norm(place, axis=1)
     assert distance.max() <= 50
     assert (distance < 25).mean() == pytest.approx(0.25, abs=0.02)
@@ -83,7 +83,7 @@ def test_a_history_is_recorded_and_played_back_exactly(tmp_path, links, suffix):
     assert same(read, drawn)
     assert list(tmp_path.iterdir()) == [path]
     for round in range(9):  # a longer run starts again from the front
-        assert same(history.play(read, round), draw_round(FLEET, links, 1, round % 4))
+        assert same(history.round_of_history(read, round), draw_round(FLEET, links, 1, round % 4))
 
 
 def test_rows_of_a_history_may_come_in_any_order(tmp_path):

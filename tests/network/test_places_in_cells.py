@@ -7,9 +7,9 @@ import pytest
 
 from hsfl.config import parse_config
 from hsfl.errors import InputError
-from hsfl.network.channel import Ofdma, draw_round, lay_out, nearest
+from hsfl.network.channel import Ofdma, antenna_positions, draw_round, nearest_cell
 from hsfl.network.devices import Servers, draw_fleet
-from hsfl.network.even_allocation import even
+from hsfl.network.even_allocation import even_resources
 from hsfl.planning.world import make_links
 from hsfl.rng import stream
 
@@ -34,10 +34,10 @@ def test_clients_belong_to_the_nearest_antenna_and_lose_by_its_distance() -> Non
 
 
 def test_antennas_cover_a_disc_evenly() -> None:
-    antennas = lay_out(100, 500.0)
+    antennas = antenna_positions(100, 500.0)
     rng = np.random.default_rng(0)
     angle, distance_m = rng.uniform(0, 2 * np.pi, 20_000), 500 * np.sqrt(rng.random(20_000))
-    cell = nearest(distance_m[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1), antennas)
+    cell = nearest_cell(distance_m[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1), antennas)
     counts = np.bincount(cell, minlength=100)
     assert counts.min() > 80
     assert counts.max() < 400  # 200 expected
@@ -61,10 +61,10 @@ def test_even_cells_are_rooms_of_their_own_with_one_server(started) -> None:
     fleet, radio, servers = draw_fleet(12, stream(0, "f"), num_units=4), Ofdma(num_subchannels=2), Servers()
     cell = np.arange(12) % 3
     drawn = draw_round(fleet, radio, 0, 0)
-    joint = even(replace(radio, cell=cell), fleet, servers, drawn, started=started)
+    joint = even_resources(replace(radio, cell=cell), fleet, servers, drawn, started=started)
     for number in range(3):
         inside = np.flatnonzero(cell == number)
-        alone = even(
+        alone = even_resources(
             radio, fleet.take(inside), servers, drawn.take(inside), started=None if started is None else started[inside]
         )
         for name in ("main_up_bps", "main_down_bps", "edge_up_bps", "edge_down_bps"):
@@ -76,7 +76,9 @@ def test_even_cells_are_rooms_of_their_own_with_one_server(started) -> None:
 def test_one_cell_for_all_is_no_cells_to_the_bit() -> None:
     fleet, radio, servers = draw_fleet(12, stream(0, "f"), num_units=4), Ofdma(num_subchannels=5), Servers()
     drawn = draw_round(fleet, radio, 0, 0)
-    without, one = (even(each, fleet, servers, drawn) for each in (radio, replace(radio, cell=np.zeros(12, int))))
+    without, one = (
+        even_resources(each, fleet, servers, drawn) for each in (radio, replace(radio, cell=np.zeros(12, int)))
+    )
     for name in ("main_up_bps", "main_down_bps", "edge_up_bps", "edge_down_bps"):
         np.testing.assert_array_equal(getattr(without.rates, name), getattr(one.rates, name))
     np.testing.assert_array_equal(without.server_hz, one.server_hz)

@@ -25,7 +25,7 @@ def config(**train: object):
 def average(settings, round_index: int) -> float:
     """The average of a round, as a server makes it: weights over those who came, normalised."""
     chosen = list(participation.choose_clients(settings, round_index, SIZES))
-    weights = participation.weights(settings, round_index, SIZES)[chosen]
+    weights = participation.update_weights(settings, round_index, SIZES)[chosen]
     return float((weights * VALUES[chosen]).sum() / weights.sum())
 
 
@@ -78,14 +78,14 @@ def test_the_weights_of_a_round_are_drawn_once_however_few_clients_are_trained_a
     task, drawn, whole = (
         make_task([1, 2], [4, 4], clients_per_round=2, choose="samples"),
         list[int](),
-        participation.weights,
+        participation.update_weights,
     )
 
     def counted(settings, round_index: int, num_samples):
         drawn.append(round_index)
         return whole(settings, round_index, num_samples)
 
-    monkeypatch.setattr(participation, "weights", counted)
+    monkeypatch.setattr(participation, "update_weights", counted)
     algorithm = find_framework("hsfl")(task)
     state, shard = algorithm.init(), None
     for index in (0, 1, 0):
@@ -97,7 +97,7 @@ def test_the_weights_of_a_round_are_drawn_once_however_few_clients_are_trained_a
 def test_clients_that_were_drawn_are_those_that_count() -> None:
     settings = config(clients_per_round=3, choose="samples", drop_rate=0.3)
     for index in range(50):
-        weights = participation.weights(settings, index, SIZES)
+        weights = participation.update_weights(settings, index, SIZES)
         assert participation.choose_clients(settings, index, SIZES) == tuple(np.flatnonzero(weights))
         assert weights.sum() <= 3
     drawn = sum(participation.times_drawn(config(clients_per_round=3, choose="samples"), r, SIZES) for r in range(2000))

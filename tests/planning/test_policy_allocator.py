@@ -14,7 +14,7 @@ from hsfl.frameworks import find_framework
 from hsfl.planning.participation import CutTask, choose_clients
 from hsfl.planning.policy_allocator import policy_notes
 from hsfl.planning.policy_cuts import cut_request, sampled_scenarios
-from hsfl.planning.world import scenario
+from hsfl.planning.world import scenario_of_round
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock, train_run
 from hsfl.runs.prepare import prepare
@@ -39,7 +39,7 @@ def test_the_clock_charges_what_the_policy_allocated() -> None:
     bench = prepare(settings)
     num_batches = bench.num_samples / 8
     for index, (line, says) in enumerate(rounds(settings)):
-        here = scenario(bench.world, bench.world.draw(index), 8, num_batches, None, "auto")
+        here = scenario_of_round(bench.world, bench.world.draw(index), 8, num_batches, None, "auto")
         answer = policy("proposed").allocate(here, np.array(bench.task.cuts))
         assert line.round_s == pytest.approx(answer.round_s, rel=1e-9)
         assert line.round_s == pytest.approx(evaluate_allocation(here, answer)[1], rel=1e-9)

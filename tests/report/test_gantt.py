@@ -80,7 +80,7 @@ def test_a_round_in_which_nothing_happens():
 
 def test_rounds_below_each_other_share_time_and_legend():
     short, long = timed(a_timeline("hsfl", 3)), timed(a_timeline("sl", 4))
-    page = gantt.gantt_page([long, short], ["SL, as it is", None], "five devices")
+    page = gantt.gantt_of_rounds([long, short], ["SL, as it is", None], "five devices")
     above, below = page.axes
     assert above.get_xlim() == below.get_xlim() == pytest.approx((0, long.round_s))
     assert above.get_title(loc="left").startswith("SL, as it is, round 1")

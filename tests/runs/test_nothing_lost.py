@@ -18,7 +18,7 @@ from hsfl.errors import InputError
 from hsfl.files import SCRATCH
 from hsfl.runs import loop
 from hsfl.runs.checkpoint import load_tensors, save_tensors
-from hsfl.runs.folder import LOCK, RunFolder, holds_something, lock
+from hsfl.runs.folder import LOCK, RunFolder, holds_something, lock_file
 from hsfl.runs.studies.compare_runs import run_or_resume
 from tests.naming import raises
 from tests.small_runs import tiny
@@ -108,7 +108,7 @@ def test_a_lock_that_goes_between_opening_and_locking_is_taken_anew(
         flock(handle, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with lock(path), raises(InputError, "another run"), lock(path):
+    with lock_file(path), raises(InputError, "another run"), lock_file(path):
         pass
 
 

@@ -32,7 +32,7 @@ from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.stage import shared_bands
 from hsfl.allocation.stage.prices import solve_shares
 from hsfl.allocation.stage.scaling import solve_in_own_units
-from hsfl.allocation.stage.stage import Stage, distribution_stage, only, training_stage
+from hsfl.allocation.stage.stage import Stage, distribution_stage, stage_of_clients, training_stage
 from hsfl.allocation.stage.stage_answer import StageAnswer, StageSolver, StopWhen, TimeLimit
 from hsfl.errors import InputError
 
@@ -275,7 +275,7 @@ def _train_kept(
     cell_hz, shares = np.zeros(len(stages)), [np.zeros((0, stage.start_w.shape[1])) for stage in stages]
     if not occupied:
         return Training(0.0, 0.0, cell_hz, tuple(shares))
-    training = _train_cells([only(stages[i], kept[i]) for i in occupied], main_hz, cells, goal, clock)
+    training = _train_cells([stage_of_clients(stages[i], kept[i]) for i in occupied], main_hz, cells, goal, clock)
     cell_hz[occupied] = training.cell_hz
     for i, share in zip(occupied, training.shares):
         shares[i] = share
@@ -295,7 +295,7 @@ def _assemble(
             return StageAnswer(share, *solve_shares(scaled, share, 0.0, 0.0))
 
         training = solve_in_own_units(
-            spend_all, only(stage, kept)._replace(hz=cell_scenario.main_hz), StopWhen(gap), clock
+            spend_all, stage_of_clients(stage, kept)._replace(hz=cell_scenario.main_hz), StopWhen(gap), clock
         )
     return assemble(cell_scenario, cuts, kept, training, replace(distribution, lower_bound_s=0.0), gap, clock)
 

@@ -15,7 +15,7 @@ import numpy as np
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.stage.lagrangian import buy, workspace
 from hsfl.allocation.stage.scaling import solve_in_own_units
-from hsfl.allocation.stage.stage import Stage, only
+from hsfl.allocation.stage.stage import Stage, stage_of_clients
 from hsfl.allocation.stage.stage_answer import StageSolver, StopWhen, TimeLimit
 
 Array = np.ndarray
@@ -53,7 +53,7 @@ def keep_within_tau(scenario: Scenario, stage: Stage, solve: StageSolver, clock:
             continue
         kept[k] = True
         limit_s = (clock.limit_s - clock.seconds()) / (2 * scenario.num_clients)
-        answer = solve(only(stage, kept), StopWhen(DECIDED, tau_s=tau_s), TimeLimit(max(limit_s, 1e-3)))
+        answer = solve(stage_of_clients(stage, kept), StopWhen(DECIDED, tau_s=tau_s), TimeLimit(max(limit_s, 1e-3)))
         kept[k] = answer.T_s <= tau_s
     return kept
 
@@ -69,7 +69,7 @@ def keep_within_tau_in_cell(scenario: Scenario, stage: Stage, solve: StageSolver
     order = np.argsort(price, kind="stable")[: int(np.isfinite(price).sum())]
 
     def fits(count: int) -> bool:
-        first_clients = only(stage, np.sort(order[:count]))
+        first_clients = stage_of_clients(stage, np.sort(order[:count]))
         return (
             solve_in_own_units(solve, first_clients, StopWhen(DECIDED, tau_s=tau_s), TimeLimit(limit_s / 8)).T_s
             <= tau_s

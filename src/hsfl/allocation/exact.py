@@ -30,9 +30,16 @@ from hsfl.allocation.stage import exclusive, shared_bands
 from hsfl.allocation.stage.fixed_shares import spend
 from hsfl.allocation.stage.lagrangian import excess
 from hsfl.allocation.stage.scaling import solve_in_own_units
-from hsfl.allocation.stage.stage import distribution_stage, only, training_stage
+from hsfl.allocation.stage.stage import distribution_stage, stage_of_clients, training_stage
 from hsfl.allocation.stage.stage_answer import StageAnswer, StageSolver, StopWhen, TimeLimit
-from hsfl.allocation.stage.subset_dp import complete, few, price_table, uplink_table, walk_assignments, who_needs
+from hsfl.allocation.stage.subset_dp import (
+    complete,
+    few_subchannels,
+    needs_subchannels,
+    price_table,
+    uplink_table,
+    walk_assignments,
+)
 
 Array = np.ndarray
 DEFAULT_GAP = 1e-3
@@ -77,7 +84,7 @@ def solve_round(
         )
     if scenario.tau_s is not None and first.T_s > scenario.tau_s:
         kept = keep_within_tau(scenario, training, _in_own_units(keeper) if keeper else solve, clock)
-        first = solve(only(training, kept), StopWhen(0.9 * gap), clock.part(0.9)) if kept.any() else first
+        first = solve(stage_of_clients(training, kept), StopWhen(0.9 * gap), clock.part(0.9)) if kept.any() else first
     if not kept.any():
         first = replace(first, T_s=0.0, lower_bound_s=0.0)
     spare_s = max(0.0, gap * first.T_s - (first.T_s - first.lower_bound_s))
@@ -85,7 +92,9 @@ def solve_round(
     return assemble(scenario, cuts, kept, first, second, gap, clock)
 
 
-def distribute(scenario: Scenario, cuts: Array, solve: StageSolver, gap: float, time_limit_s: float) -> Allocation:
+def distribute_model(
+    scenario: Scenario, cuts: Array, solve: StageSolver, gap: float, time_limit_s: float
+) -> Allocation:
     """The model's distribution alone, to all clients of the scenario: nobody trains."""
     cuts = scenario.check_cuts(cuts)
     warm_up(scenario)
@@ -111,7 +120,7 @@ def _in_own_units(solve: StageSolver) -> StageSolver:
 def warm_up(scenario: Scenario) -> None:
     """Compile what this scenario needs (or load it), so that `seconds` and time limits count solving alone."""
     clients, subs = scenario.num_clients, scenario.num_subchannels
-    size = "few" if few(clients, subs) else "each" if subs == clients else "many"
+    size = "few" if few_subchannels(clients, subs) else "each" if subs == clients else "many"
     _compile(scenario.sharing, size, scenario.tau_s is not None)
 
 
@@ -128,7 +137,7 @@ def _compile(sharing: str, size: str, drops: bool) -> None:
         if sharing == "exclusive" and size == "few":
             rho = stage.hz / stage.power_w
             phi = price_table(stage, uplink_table(stage), answer.T_s, rho, 0.5)
-            walk_assignments(stage, phi, complete(who_needs(stage), phi), answer.T_s, rho, 1)
+            walk_assignments(stage, phi, complete(needs_subchannels(stage), phi), answer.T_s, rho, 1)
             excess(stage, np.arange(clients), answer.share, answer.T_s, rho)
         elif sharing == "exclusive":
             exclusive.improve(stage, answer, np.random.default_rng(0), TimeLimit(0.02), 0.01)

@@ -28,7 +28,7 @@ from hsfl.allocation.answer import (
 from hsfl.allocation.cuts.large_fleets import LargeFleet, priced_fleet_cuts
 from hsfl.allocation.cuts.radio import RadioRounds
 from hsfl.allocation.cuts.search import RULES_FOR_CUTS, CutChoice, CutRequest
-from hsfl.allocation.exact import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, distribute, exact, solve_round, stage_solver
+from hsfl.allocation.exact import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, distribute_model, exact, solve_round, stage_solver
 from hsfl.allocation.policy_table import POLICIES, PolicyRow, policy_row
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
@@ -92,9 +92,9 @@ class Policy(PolicyRow):
         """Allocate the model's distribution alone, to all clients of the scenario: nobody trains. The bound of a rule is
         what the rule itself knows."""
         if self.is_optimal:
-            return distribute(scenario, cuts, stage_solver(scenario), gap, time_limit_s)
+            return distribute_model(scenario, cuts, stage_solver(scenario), gap, time_limit_s)
         if self.allocator is None:
-            return distribute(scenario, cuts, self._by_rules(scenario), gap, time_limit_s)
+            return distribute_model(scenario, cuts, self._by_rules(scenario), gap, time_limit_s)
         _compile()
         given = _allocate_by_plugin(self.name, self.allocator, _models_alone(scenario), cuts)
         return replace(given, kept=np.zeros(len(cuts), bool), round_s=float(given.phases["model_down_s"].max()))

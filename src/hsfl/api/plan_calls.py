@@ -9,7 +9,7 @@ from hsfl.allocation.cuts.search import OnProgress
 from hsfl.api.arguments import CallArguments, Config, arguments_of_call
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable
-from hsfl.planning.fleet_from_file import described
+from hsfl.planning.fleet_from_file import with_fleet_file
 from hsfl.planning.fleet_plan import Plan, make_plan
 from hsfl.planning.world import World, make_world, world_of
 from hsfl.report.page.page_words import describe_plan
@@ -53,7 +53,7 @@ def plan(
     else:
         world = _measured_world(arguments, survey.shape, survey.num_classes)
     answer = make_plan(arguments.config, world.named(survey.client_names), survey.num_samples, progress)
-    assumed = describe_plan(described(arguments.config), survey.num_samples.tolist(), survey.data)
+    assumed = describe_plan(with_fleet_file(arguments.config), survey.num_samples.tolist(), survey.data)
     return replace(answer, notes=[*survey.notes, *answer.notes], assumed=assumed)
 
 

@@ -24,7 +24,7 @@ from hsfl.runs.progress import Observer
 from hsfl.runs.records import RoundRecord
 from hsfl.runs.round_tables import phase_table, round_table
 from hsfl.runs.studies.compare_runs import run_contenders
-from hsfl.runs.studies.run_many import Told
+from hsfl.runs.studies.run_many import ConsoleShow
 from hsfl.runs.write_records import Summary
 
 PAGE_NAME = "report.html"
@@ -124,7 +124,7 @@ def compare(
         labels,
         folder,
         seeds,
-        show=Told(_console(), quiet=not progress),
+        show=ConsoleShow(_console(), quiet=not progress),
         dataset=arguments.data,
         model=arguments.model,
         train_once=train_once,

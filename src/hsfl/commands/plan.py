@@ -188,7 +188,7 @@ def _check_cost(
 def _plan_fleet(settings: "RunConfig", world: "World", survey: "Survey", out: Path | None, as_json: bool) -> None:
     """Search the cuts, keep the plan and its page in the folder `out` if there is one, and show the plan."""
     from hsfl.files import write_json
-    from hsfl.planning.fleet_from_file import described
+    from hsfl.planning.fleet_from_file import with_fleet_file
     from hsfl.planning.fleet_plan import make_plan
     from hsfl.report.page.page_words import describe_plan
     from hsfl.runs.provenance import keep_inputs
@@ -204,7 +204,7 @@ def _plan_fleet(settings: "RunConfig", world: "World", survey: "Survey", out: Pa
             survey.num_samples,
             lambda what, step, best_s: status.update(_search_status(what, step, best_s)),
         )
-    assumed = describe_plan(described(settings), survey.num_samples.tolist(), survey.data)
+    assumed = describe_plan(with_fleet_file(settings), survey.num_samples.tolist(), survey.data)
     answer = replace(answer, notes=[*survey.notes, *answer.notes], assumed=assumed)
     page = None
     if out is not None:

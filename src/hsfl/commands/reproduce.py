@@ -103,7 +103,7 @@ def reproduce_command(
         from hsfl.experiments.table1.columns import columns_named
         from hsfl.experiments.table1.traces import Together
         from hsfl.report.figure_style import matplotlib
-        from hsfl.runs.studies.run_many import Told
+        from hsfl.runs.studies.run_many import ConsoleShow
 
         chosen = WHAT if known("what", what, (*WHAT, *BESIDE, "all")) == "all" else (what,)
         known("--scale", scale, SCALES)
@@ -115,7 +115,7 @@ def reproduce_command(
             "datasets": _dataset_names(datasets),
             "data_dir": data_dir,
             "shipped": _results_folder(results),
-            "together": Together(jobs, Told(console, quiet)),
+            "together": Together(jobs, ConsoleShow(console, quiet)),
         }
         outcomes = []
         try:

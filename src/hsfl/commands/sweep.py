@@ -109,7 +109,7 @@ def sweep_command(
         refuse_unused_by_contenders(None, varied, point_configs, labels, plan_only)
         matplotlib()
         # here, because torch takes seconds to load, and a typo should not wait for it
-        from hsfl.runs.studies.run_many import Told
+        from hsfl.runs.studies.run_many import ConsoleShow
         from hsfl.runs.studies.sweep_runs import run_sweep as make_sweep
 
         if not quiet:
@@ -117,7 +117,7 @@ def sweep_command(
                 console, [contender(point, label).allocation.policy for point in point_configs for label in labels]
             )
         try:
-            make_sweep(base, grid, labels, out, seeds, jobs, plan_only, target, Told(console, quiet))
+            make_sweep(base, grid, labels, out, seeds, jobs, plan_only, target, ConsoleShow(console, quiet))
         except KeyboardInterrupt:
             say_stopped(out, console)
             raise typer.Exit(130) from None

@@ -43,8 +43,8 @@ from hsfl.deploy.wire.transport import ServedMethod, read_request
 from hsfl.errors import InputError
 from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState
-from hsfl.training.aggregate import Diverged, PartialSum, check_growth, most_after
-from hsfl.training.roles import Finished, Server
+from hsfl.training.aggregate import Diverged, PartialSum, check_growth, largest_allowed
+from hsfl.training.roles import FinishedSide, Server
 
 
 @dataclass
@@ -56,7 +56,7 @@ class EdgeRound:
     state: UnitState  # units [0, max cut)
     seats: dict[str, Seat]  # by name
     largest_values: tuple[float, ...]  # the largest absolute value that each unit may hold after the round
-    finished: dict[int, Finished] = field(default_factory=dict)
+    finished: dict[int, FinishedSide] = field(default_factory=dict)
     model_up_s: dict[int, float] = field(default_factory=dict)
     refused: dict[int, tuple[str, str]] = field(default_factory=dict)  # by seat: the reason in one word, and a sentence
     up_bytes: int = 0
@@ -81,7 +81,7 @@ def _check_head(content: bytes, like: UnitState, largest_values: tuple[float, ..
     return head
 
 
-def sum_kept_clients(state: UnitState, sides: Mapping[int, Finished], kept: Sequence[int]) -> Server:
+def sum_kept_clients(state: UnitState, sides: Mapping[int, FinishedSide], kept: Sequence[int]) -> Server:
     """A server that has summed the trained units of the kept clients. state: the units that the round began with. sides:
     each client's trained units on this server, with its weight.
 
@@ -172,7 +172,7 @@ class EdgeProcess:
             raise WireError("order", f"the edge server does not hold {deepest} units of round {message.round}")
         heads = state[0:deepest]
         self.open_round = EdgeRound(
-            message.round, message.attempt, heads, {seat.name: seat for seat in message.seats}, most_after(heads)
+            message.round, message.attempt, heads, {seat.name: seat for seat in message.seats}, largest_allowed(heads)
         )
         event = "evaluation begins" if message.evaluates else "round begins"
         shown_round = message.round if message.evaluates else message.round + 1
@@ -238,7 +238,7 @@ class EdgeProcess:
         async with open_round.news:
             # A client whose answer was lost uploads again; the head of before stays.
             if seat.seat not in open_round.finished:
-                open_round.finished[seat.seat] = Finished(head, float(seat.num_samples))
+                open_round.finished[seat.seat] = FinishedSide(head, float(seat.num_samples))
                 open_round.model_up_s[seat.seat] = took_s
                 open_round.up_bytes += head.num_bytes
             self.metrics.carried("client_edge", "up", head.num_bytes)

@@ -34,7 +34,7 @@ from hsfl.files import writing
 from hsfl.models.cost_table import measure_cost
 from hsfl.planning.world import OPTIMIZER_STATES
 from hsfl.runs.client_data import read_data, sample_facts
-from hsfl.runs.folder import LOCK, RunFolder, check_same_run, lock
+from hsfl.runs.folder import LOCK, RunFolder, check_same_run, lock_file
 from hsfl.runs.prepare import input_shape, make_images
 from hsfl.runs.write_records import Summary
 from hsfl.training.speed import training_speed
@@ -143,7 +143,7 @@ async def serve_edge(settings: EdgeSettings, insecure: bool, log: Log) -> None:
     certs, folder, metrics = certs_folder(settings.certs, insecure, "edge"), Path(settings.out), Metrics()
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with lock(folder / LOCK):
+    with lock_file(folder / LOCK):
         compute, stopping = ComputeQueue(settings.threads), asyncio.Event()
         edge = EdgeProcess(folder, compute, log, metrics)
         server = await listen(settings.listen, "hsfl.Edge", edge.methods(), certs, log, metrics)

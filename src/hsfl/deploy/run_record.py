@@ -14,7 +14,7 @@ from hsfl.formats import all_rounded
 from hsfl.models.state import UnitState
 from hsfl.runs.checkpoint import save_tensors
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.records import ClientsRecord, RoundRecord, Says
+from hsfl.runs.records import AllocationNote, ClientsRecord, RoundRecord
 from hsfl.runs.round_tables import write_tables
 from hsfl.runs.write_records import DIGITS, Summary, phase_times, summarise
 from hsfl.training.evaluation import Quality
@@ -57,7 +57,7 @@ def measured_round_record(
         straggler=plan.timeline.straggler if plan.timeline.straggler >= 0 else None,
         waiting_s=all_rounded(plan.timeline.waiting_s, DIGITS),
         phases=phase_times(plan.timeline),
-        allocation=cast(Says, plan.allocation_note),
+        allocation=cast(AllocationNote, plan.allocation_note),
         bytes=asdict(sent),
         measured={phase: [measured[k][phase] if k in measured else None for k in range(count)] for phase in PHASES},
     )

@@ -10,7 +10,7 @@ from hsfl.frameworks.framework import Framework
 from hsfl.models.state import UnitState, bind_state
 from hsfl.models.units import SplitModel
 from hsfl.training.batches import Images
-from hsfl.training.evaluation import Quality, Tally, batch_of, num_batches, quality, tally
+from hsfl.training.evaluation import Quality, Tally, num_batches, quality_of_tallies, tally, test_batch_size
 from hsfl.training.losses import CLASSIFY, Goal
 from hsfl.training.norm_statistics import NormShard
 
@@ -33,14 +33,14 @@ class Exam:
 
     @property
     def batch_size(self) -> int:
-        return batch_of(self.images, self.num_classes)
+        return test_batch_size(self.images, self.num_classes)
 
     @property
     def num_batches(self) -> int:
         return num_batches(self.images, self.batch_size)
 
 
-class Placed(NamedTuple):
+class TrainedBy(NamedTuple):
     """Who trained which clients of a round."""
 
     where: str
@@ -60,7 +60,7 @@ class Engine(Protocol):
         """BatchNorm's moments, for which these clients of a round send batches forward through a model."""
         ...
 
-    def placed(self) -> list[Placed]:
+    def placed(self) -> list[TrainedBy]:
         """Who trained which clients of the last round; empty where this process trained all."""
         ...
 
@@ -82,12 +82,12 @@ class Inline:
     def evaluate(self, whole: UnitState) -> Quality:
         tallies = self.exam.tally(whole, range(self.exam.num_batches))
         bind_state(self.exam.initial, self.exam.model)  # else the model would keep the memory of `whole`
-        return quality(tallies, self.exam.goal)
+        return quality_of_tallies(tallies, self.exam.goal)
 
     def norm_moments(self, whole: UnitState, clients: Sequence[int], round_index: int) -> NormShard:
         return self.framework.norm_moments(whole, clients, round_index)
 
-    def placed(self) -> list[Placed]:
+    def placed(self) -> list[TrainedBy]:
         return []
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.engines.machine import Versions, num_cores, versions, warn_of_cores
 from hsfl.engines.ray_cluster import Cluster, connect, first_line
-from hsfl.engines.scheduler import Helper, Ordered, Spread
+from hsfl.engines.scheduler import Helper, Ordered, WorkerEngine
 from hsfl.engines.worker import Answer, BatchBegun, CarriedOut, Failed, Order, Setup, Train, Worker
 from hsfl.errors import InputError
 from hsfl.frameworks.framework import State
@@ -166,7 +166,7 @@ class Remote(Helper):
     greets: bool = True  # whether the worker's greeting is awaited
 
 
-class OnRay(Spread[Remote]):
+class OnRay(WorkerEngine[Remote]):
     """Workers on the nodes of a Ray cluster."""
 
     advice = "see with `ray status` whether the nodes are alive; if memory is short, lower engine.workers"

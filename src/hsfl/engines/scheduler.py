@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from hsfl.engines.engine import Exam, Placed
-from hsfl.engines.worker import Answer, Assess, BatchBegun, CarriedOut, Failed, Forward, Hand, Order, Setup, Train
+from hsfl.engines.engine import Exam, TrainedBy
+from hsfl.engines.worker import Answer, Assess, BatchBegun, CarriedOut, Failed, Forward, HandOver, Order, Setup, Train
 from hsfl.errors import InputError
 from hsfl.frameworks.framework import Framework, State
 from hsfl.frameworks.parallel import CopyPerClient, Shard
 from hsfl.models.state import UnitState
-from hsfl.training.evaluation import Quality, Tally, quality
+from hsfl.training.evaluation import Quality, Tally, quality_of_tallies
 from hsfl.training.norm_statistics import NormShard, num_seen
 
 LASTING = 0.7  # how much of what is known of a worker's pace lasts when it has trained more
@@ -87,7 +87,7 @@ class Helper:
 H = TypeVar("H", bound=Helper)
 
 
-class Spread(ABC, Generic[H]):
+class WorkerEngine(ABC, Generic[H]):
     """An engine that spreads the clients of a round over its helpers."""
 
     num_threads: int
@@ -127,11 +127,11 @@ class Spread(ABC, Generic[H]):
     def attach(self, framework: Framework, exam: Exam) -> None:
         """Give every worker the task, and spread the framework's rounds from now on."""
         assert isinstance(framework, CopyPerClient)
-        self.framework, self.exam, self.last_round = framework, exam, list[Placed]()
+        self.framework, self.exam, self.last_round = framework, exam, list[TrainedBy]()
         self._give_setup(Setup(framework.task.unobserved(), exam.images, exam.num_classes))
         framework.spread = self.spread
 
-    def placed(self) -> list[Placed]:
+    def placed(self) -> list[TrainedBy]:
         return self.last_round
 
     def spread(self, state: State, clients: Sequence[int], round_index: int) -> list[Shard]:
@@ -150,7 +150,7 @@ class Spread(ABC, Generic[H]):
         def order(some: tuple[int, ...], hand: bool) -> Order:
             return Train(round_index, whole, some, hand)
 
-        answers = self._deal(longest_first, samples.__getitem__, order, Hand())
+        answers = self._deal(longest_first, samples.__getitem__, order, HandOver())
         shards = [answer.shard for answer in answers if answer.shard is not None]
         for helper in self.helpers:
             helper.deaths = 0
@@ -162,7 +162,7 @@ class Spread(ABC, Generic[H]):
         batches, tallies = range(self.exam.num_batches), dict[int, Tally]()
         for answer in self._deal(batches, lambda _: 1, lambda some, _: Assess(some), None):
             tallies |= dict(answer.tallies)
-        return quality([tallies[batch] for batch in batches], self.exam.goal)
+        return quality_of_tallies([tallies[batch] for batch in batches], self.exam.goal)
 
     def norm_moments(self, whole: UnitState, clients: Sequence[int], round_index: int) -> NormShard:
         """BatchNorm's moments of these clients, whom the workers divide among themselves."""
@@ -239,7 +239,7 @@ class Spread(ABC, Generic[H]):
         if trains:
             helper.held += done.items
         if answer.shard is not None:
-            self.last_round.append(Placed(helper.where, tuple(sorted(helper.held))))
+            self.last_round.append(TrainedBy(helper.where, tuple(sorted(helper.held))))
             helper.held.clear()
 
     def _bury(self, dead: H) -> list[int]:

@@ -46,7 +46,7 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Hand:
+class HandOver:
     """Give the shard of the round."""
 
 
@@ -65,7 +65,7 @@ class Forward:
     clients: tuple[int, ...]
 
 
-Order = Train | Hand | Assess | Forward
+Order = Train | HandOver | Assess | Forward
 
 
 @dataclass(frozen=True)

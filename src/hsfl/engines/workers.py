@@ -15,7 +15,7 @@ import torch.multiprocessing as mp
 from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.engines.machine import num_cores, warn_of_cores
-from hsfl.engines.scheduler import Helper, Spread
+from hsfl.engines.scheduler import Helper, WorkerEngine
 from hsfl.engines.worker import Answer, CarriedOut, Failed, Order, Setup, Worker
 from hsfl.errors import InputError
 from hsfl.frameworks.framework import State
@@ -142,7 +142,7 @@ class Process(Helper):
     taken: bool = False  # whether the worker has taken over what it shares with the run
 
 
-class Workers(Spread[Process]):
+class Workers(WorkerEngine[Process]):
     """Worker processes, which start while the run still reads its data."""
 
     advice = 'if memory is short, lower engine.workers; in a script of your own, call hsfl.run under `if __name__ == "__main__":`'

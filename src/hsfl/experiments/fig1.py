@@ -23,8 +23,8 @@ from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.world import OPTIMIZER_STATES, World, count_batches, measured_cost, world_of
 from hsfl.report.compared_runs import display_name
 from hsfl.report.figure_style import save_figure
-from hsfl.report.gantt import gantt_page, waiting_spans
-from hsfl.runs.records import RoundRecord, Says
+from hsfl.report.gantt import gantt_of_rounds, waiting_spans
+from hsfl.runs.records import AllocationNote, RoundRecord
 
 SMALL = ("fleet.num_clients=5", "fleet.cuts=planned", "allocation.policy=own")
 HOW = {
@@ -46,7 +46,7 @@ def reproduce_fig1(out: Path, scale: str, num_seeds: int | None, say: Say) -> Ou
     known("scale", scale, SCALES)
     claim(out, {"config": _config_of(PROPOSED).model_dump(mode="json"), "samples per client": SAMPLES_PER_CLIENT})
     *records, even = _first_rounds(say)
-    page = gantt_page(
+    page = gantt_of_rounds(
         records, [f"{display_name(record.framework)}: {HOW[record.framework]}" for record in records], _fleet_note()
     )
     spans = [row for record in records for row in _spans_of(record)]
@@ -124,7 +124,7 @@ def _record_of(
             for phase, start, end in zip(PHASES, timeline.start_s, timeline.end_s)
             if (end > start).any()
         },
-        allocation=cast(Says, allocation_note),
+        allocation=cast(AllocationNote, allocation_note),
         bytes={},
     )
 

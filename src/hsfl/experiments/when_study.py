@@ -207,10 +207,10 @@ def _solve_fleet_task(task: FleetTask, cost: CostTable) -> FleetAnswer:
     from hsfl.allocation.cuts.bound import bound_over_cuts, warm_up_bound  # here, because numba takes seconds to load
     from hsfl.allocation.cuts.search import best_single_cut, search_cuts, single_cuts
     from hsfl.allocation.stage.stage_answer import TimeLimit
-    from hsfl.allocation.stage.subset_dp import few
+    from hsfl.allocation.stage.subset_dp import few_subchannels
     from hsfl.planning.participation import CutTask
     from hsfl.planning.policy_cuts import cut_request
-    from hsfl.planning.world import scenario
+    from hsfl.planning.world import scenario_of_round
 
     began, config = time.perf_counter(), task.config
     batch_size, settings, min_cut = config.train.batch_size, config.allocation, config.fleet.min_cut
@@ -218,13 +218,13 @@ def _solve_fleet_task(task: FleetTask, cost: CostTable) -> FleetAnswer:
     num_batches = count_batches(config, samples_of(config, task.place.spread))
     request = cut_request(CutTask(config, world, num_batches))
     fresh = [
-        scenario(world, world.draw(index), batch_size, num_batches, None, settings.sharing, min_cut)
+        scenario_of_round(world, world.draw(index), batch_size, num_batches, None, settings.sharing, min_cut)
         for index in range(task.num_channels)
     ]
     own_cuts = search_cuts(replace(request, settings=replace(request.settings, bound=False))).cuts
     single = best_single_cut(request).cuts
     singles = [_mean_and_bound_s(fresh, cuts, settings) for cuts in single_cuts(request.rows)]
-    warm_up_bound(fresh[0].sharing, not few(*fresh[0].main_gain.shape))
+    warm_up_bound(fresh[0].sharing, not few_subchannels(*fresh[0].main_gain.shape))
     own_s, _ = _mean_and_bound_s(fresh, own_cuts, settings)
     return FleetAnswer(
         config.fleet_seed,

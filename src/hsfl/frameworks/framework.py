@@ -73,7 +73,7 @@ class Task:
 
     def weights(self, round_index: int) -> np.ndarray:
         """What each client counts in the average of a round (0, 1, ...), [K]."""
-        return participation.weights(self.config, round_index, self.feed.sizes)
+        return participation.update_weights(self.config, round_index, self.feed.sizes)
 
     def most_weight(self, round_samples: int) -> int:
         """What the clients of a round with so many samples count together, at most."""

@@ -37,12 +37,12 @@ class PathLoss:
 
     def __post_init__(self) -> None:
         for name, shape in (("client_m", (-1, 2)), ("main_m", (2,)), ("edge_m", (2,))):
-            places = given_numbers.numbers(f"path_loss.{name}", getattr(self, name))
+            places = given_numbers.float_numbers(f"path_loss.{name}", getattr(self, name))
             if places.ndim != len(shape) or places.shape[-1] != 2 or not np.isfinite(places).all():
                 raise InputError(f"path_loss.{name} must be positions (x, y) in metres; its shape is {places.shape}")
             object.__setattr__(self, name, places)
-        given_numbers.positive("path_loss.exponent", self.exponent)
-        given_numbers.positive("path_loss.reference_m", self.reference_m)
+        given_numbers.positive_number("path_loss.exponent", self.exponent)
+        given_numbers.positive_number("path_loss.reference_m", self.reference_m)
 
     def gain(self, server_m: Array) -> Array:
         """Power gain of each client to a server, [K]; nearer than reference_m counts as reference_m."""
@@ -52,21 +52,21 @@ class PathLoss:
             return 10 ** (-loss_db / 10)
 
 
-def place(num_clients: int, radius_m: float, rng: np.random.Generator) -> Array:
+def random_positions(num_clients: int, radius_m: float, rng: np.random.Generator) -> Array:
     """Positions uniform in a disc around the origin, [K, 2]."""
     radius, angle = rng.random((num_clients, 2)).T
-    distance_m = given_numbers.positive("radius_m", radius_m) * np.sqrt(radius)
+    distance_m = given_numbers.positive_number("radius_m", radius_m) * np.sqrt(radius)
     return distance_m[:, None] * np.stack([np.cos(2 * np.pi * angle), np.sin(2 * np.pi * angle)], axis=1)
 
 
-def lay_out(num_cells: int, radius_m: float) -> Array:
+def antenna_positions(num_cells: int, radius_m: float) -> Array:
     """Places of antennas that cover a disc around the origin evenly, [N, 2], in a sunflower's spiral."""
     number = np.arange(num_cells)
     distance_m, angle = radius_m * np.sqrt((number + 0.5) / num_cells), np.pi * (3 - np.sqrt(5)) * number
     return distance_m[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
 
-def nearest(client_m: Array, cell_m: Array, block: int = 4096) -> Array:
+def nearest_cell(client_m: Array, cell_m: Array, block: int = 4096) -> Array:
     """The cell whose antenna is nearest to each client, [K]. client_m: [K, 2]. cell_m: [N, 2]."""
     blocks = [
         ((client_m[low : low + block, None] - cell_m) ** 2).sum(axis=2).argmin(axis=1)
@@ -104,7 +104,7 @@ class Ofdma:
         if self.num_subchannels < 1:
             raise InputError(f"network.num_subchannels is {self.num_subchannels}; it must be at least 1")
         for name in ("subchannel_hz", "noise_w", "gain_floor"):
-            given_numbers.positive(f"network.{name}", getattr(self, name))
+            given_numbers.positive_number(f"network.{name}", getattr(self, name))
         if self.fading not in FADING:
             raise InputError(f"network.fading is {self.fading!r}; choose {' or '.join(FADING)}")
 

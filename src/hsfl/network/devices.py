@@ -37,7 +37,7 @@ class Servers:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            given_numbers.positive(f"servers.{field.name}", getattr(self, field.name))
+            given_numbers.positive_number(f"servers.{field.name}", getattr(self, field.name))
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Fleet:
     drawn_max_cut: Array | None = None  # max_cut as drawn, where a deeper cut was given and raised it
 
     def __post_init__(self) -> None:
-        num_clients = given_numbers.numbers("cpu_hz", self.cpu_hz).size
+        num_clients = given_numbers.float_numbers("cpu_hz", self.cpu_hz).size
         if not num_clients:
             raise InputError("the fleet has no clients; give at least one cpu_hz")
         for name in ("cpu_hz", "flops_per_cycle"):
@@ -91,7 +91,7 @@ class Fleet:
 
 
 def _powers(values: object, num_clients: int) -> Array:
-    array = given_numbers.numbers("max_power_w", values)
+    array = given_numbers.float_numbers("max_power_w", values)
     missing = np.isnan(array) & (array.shape == (num_clients,))
     return np.where(
         missing, np.nan, given_numbers.per_client("max_power_w", np.where(missing, 1.0, array), num_clients)
@@ -99,7 +99,7 @@ def _powers(values: object, num_clients: int) -> Array:
 
 
 def _whole_cuts(values: object, num_clients: int) -> Array:
-    cuts = given_numbers.numbers("max_cut", values)
+    cuts = given_numbers.float_numbers("max_cut", values)
     if cuts.ndim == 0:
         cuts = np.full(num_clients, float(cuts))
     if cuts.shape != (num_clients,):
@@ -123,7 +123,7 @@ def max_cuts(cost: CostTable, storage_bits: Array, storage: str = "training", mi
         raise InputError(
             f"the cost table does not say what storage {storage!r} needs; measure the model, or give max_cut"
         )
-    storage_bits = given_numbers.numbers("storage_bits", storage_bits)
+    storage_bits = given_numbers.float_numbers("storage_bits", storage_bits)
     storage_bits = given_numbers.per_client("storage_bits", storage_bits, storage_bits.size)
     fits = np.maximum.accumulate(need_bits[min_cut:]) <= storage_bits[:, None]  # [K, C - min_cut]
     if not fits[:, 0].all():

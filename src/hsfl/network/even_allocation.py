@@ -34,7 +34,7 @@ class Resources:
     server_hz: Array
 
 
-def even(
+def even_resources(
     links: Links,
     fleet: Fleet,
     servers: Servers,
@@ -211,7 +211,7 @@ def even_phases(
         group = check_clusters(clusters, fleet.num_clients)
     if framework.turns != "together":
         receives = started  # the head is handed on to those whose turn it is
-    resources = even(links, fleet, servers, draw, group, started, receives)
+    resources = even_resources(links, fleet, servers, draw, group, started, receives)
     fixed_hz = {"whole": servers.main_hz, "own": servers.main_hz / fleet.num_clients}  # of each client
     server_hz = fixed_hz.get(framework.server, resources.server_hz)
     all_phases = phases(

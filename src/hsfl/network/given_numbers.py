@@ -9,7 +9,7 @@ from hsfl.errors import InputError
 Array = np.ndarray
 
 
-def numbers(what: str, values: object) -> Array:
+def float_numbers(what: str, values: object) -> Array:
     """The value as an array of floats, of any shape."""
     try:
         return np.array(values, dtype=float)
@@ -17,9 +17,9 @@ def numbers(what: str, values: object) -> Array:
         raise InputError(f"{what} is {reprlib.repr(values)}; it must be a number or a list of numbers") from None
 
 
-def positive(what: str, value: object) -> float:
+def positive_number(what: str, value: object) -> float:
     """The value as a number; an error unless the number is above 0 and finite."""
-    number = numbers(what, value)
+    number = float_numbers(what, value)
     if number.ndim or not (np.isfinite(number) and number > 0):
         raise InputError(f"{what} is {value!r}; it must be a positive finite number")
     return float(number)
@@ -27,7 +27,7 @@ def positive(what: str, value: object) -> float:
 
 def per_client(what: str, values: object, num_clients: int) -> Array:
     """[K] positive finite numbers; one number stands for every client."""
-    array = numbers(what, values)
+    array = float_numbers(what, values)
     if array.ndim == 0:
         array = np.full(num_clients, float(array))
     if array.shape != (num_clients,):

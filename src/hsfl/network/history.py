@@ -27,7 +27,7 @@ MOST_BYTES = 2**30  # of the arrays in an npz file
 MOST_GAPS = 1000  # rounds times clients of a CSV, for each row that the CSV has
 
 
-def play(history: RoundDraw, round: int) -> RoundDraw:
+def round_of_history(history: RoundDraw, round: int) -> RoundDraw:
     """What round `round` (from 0) of a run finds. A run longer than its history starts it again from the front."""
     return history.sample(round % len(history.cpu_hz))
 

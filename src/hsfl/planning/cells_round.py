@@ -14,7 +14,7 @@ import numpy as np
 
 from hsfl.allocation.answer import Allocation, SolveStatus, shares_of_answer, with_gap, within_gap
 from hsfl.allocation.cells import CellsAnswer, distribute_cells, solve_cells
-from hsfl.allocation.exact import distribute, stage_solver
+from hsfl.allocation.exact import distribute_model, stage_solver
 from hsfl.allocation.policies import PROOF_LIMIT_S, Policy, in_time
 from hsfl.allocation.scenario import Scenario
 from hsfl.config import AllocationConfig
@@ -24,7 +24,7 @@ from hsfl.network.channel import Ofdma, RoundDraw
 from hsfl.network.devices import MANY_CLIENTS
 from hsfl.network.latency import Phases, Rates, phases, rate_bps, shared_rate_bps
 from hsfl.planning.allocators import POWERS, Allotment, Job, radio_resources
-from hsfl.planning.world import scenario
+from hsfl.planning.world import scenario_of_round
 
 Array = np.ndarray
 
@@ -145,7 +145,9 @@ def _solve_distribution(
     scenarios, cuts = _scenarios(settings, job, draw, groups), [job.cuts[clients] for clients in groups]
     if _is_small(job):  # no cell waits for another
         proof_s = limit_s if policy.is_optimal else min(limit_s, PROOF_LIMIT_S)
-        answer = CellsAnswer.of_one(distribute(scenarios[0], cuts[0], stage_solver(scenarios[0]), gap, proof_s), 0.0)
+        answer = CellsAnswer.of_one(
+            distribute_model(scenarios[0], cuts[0], stage_solver(scenarios[0]), gap, proof_s), 0.0
+        )
     else:
         answer = distribute_cells(scenarios, cuts, gap, limit_s)
     if not policy.is_optimal:
@@ -194,7 +196,7 @@ def _scenarios(settings: AllocationConfig, job: Job, draw: RoundDraw, groups: Se
     min_cut = min(config.fleet.min_cut, int(job.cuts.min()))
     one_radio = replace(links, cell=None, path_loss=None)
     scenarios = [
-        scenario(
+        scenario_of_round(
             replace(world, fleet=deepest.take(clients), links=one_radio), draw.take(clients), config.train.batch_size, num_batches[clients],
             config.train.tau_s, sharing, min_cut,
         )

@@ -11,7 +11,7 @@ from hsfl.network.channel import RATE_NAMES
 FIELDS = {name: name.removeprefix("main_") for name in RATE_NAMES}  # main_up_bps is a device's `up`
 
 
-def described(config: RunConfig) -> RunConfig:
+def with_fleet_file(config: RunConfig) -> RunConfig:
     """The config whose network has the rates and the main server of its fleet file; what a fleet file leaves out stays."""
     file = _read(config)
     if file is None:

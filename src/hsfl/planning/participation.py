@@ -69,7 +69,7 @@ def choose_present(config: RunConfig, round_index: int, present: Collection[int]
     return tuple(sorted([client for client in order if client in present][:count]))
 
 
-def weights(config: RunConfig, round_index: int, num_samples: Array) -> Array:
+def update_weights(config: RunConfig, round_index: int, num_samples: Array) -> Array:
     """What the update of each client counts in the average of a round, [K]. num_samples: [K], that clients train on."""
     by_draws = config.train.choose == "samples"
     return times_drawn(config, round_index, num_samples) if by_draws else np.asarray(num_samples)

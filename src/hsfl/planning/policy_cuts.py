@@ -12,7 +12,7 @@ from hsfl.planning.allocators import own_policy
 from hsfl.planning.large_fleet_cuts import large_fleet
 from hsfl.planning.measured_links import mean_speed_cuts, measured_rounds
 from hsfl.planning.participation import CutTask, is_crowd
-from hsfl.planning.world import sample_draws, scenario
+from hsfl.planning.world import sample_draws, scenario_of_round
 
 
 def policy_cuts(task: CutTask) -> tuple[tuple[int, ...], str | None]:
@@ -64,7 +64,8 @@ def sampled_scenarios(task: CutTask) -> list[Scenario]:
     rounds = (draws.sample(index) for index in range(count))
     min_cut = task.config.fleet.min_cut
     return [
-        scenario(world, draw, task.batch_size, task.num_batches, None, settings.sharing, min_cut) for draw in rounds
+        scenario_of_round(world, draw, task.batch_size, task.num_batches, None, settings.sharing, min_cut)
+        for draw in rounds
     ]
 
 

@@ -18,7 +18,7 @@ from hsfl.errors import InputError
 from hsfl.framework_table import method
 from hsfl.network.channel import RoundDraw
 from hsfl.network.clock import Timeline, after_upload, raw_upload, timeline
-from hsfl.network.even_allocation import even, psl_batch_sizes
+from hsfl.network.even_allocation import even_resources, psl_batch_sizes
 from hsfl.network.latency import Phases
 from hsfl.network.norm_estimation import estimation_s
 from hsfl.network.steps import queue_order
@@ -165,7 +165,7 @@ class RoundClock:
     def _upload(self, draw: RoundDraw) -> Timeline:
         """The upload of all raw data, which CL makes once."""
         world = self.job.world
-        rates = even(world.links, world.fleet, world.servers, draw).rates
+        rates = even_resources(world.links, world.fleet, world.servers, draw).rates
         return raw_upload(self.method.name, world.cost, self.num_samples, rates)
 
 

@@ -24,15 +24,15 @@ from hsfl.network.channel import (
     Ofdma,
     PathLoss,
     RoundDraw,
+    antenna_positions,
     draw_round,
     draw_rounds,
-    lay_out,
-    nearest,
-    place,
+    nearest_cell,
+    random_positions,
 )
 from hsfl.network.devices import Fleet, Servers
 from hsfl.network.latency import Rates
-from hsfl.planning.fleet_from_file import described
+from hsfl.planning.fleet_from_file import with_fleet_file
 from hsfl.rng import stream
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class World:
     def draw(self, round_index: int) -> RoundDraw:
         """The speeds and gains of a round (0, 1, ...); they are the same for every framework."""
         if self.recorded is not None:
-            return history.play(self.recorded, round_index)
+            return history.round_of_history(self.recorded, round_index)
         return draw_round(self.fleet, self.links, self.seed, round_index, speed_std=self.speed_std)
 
 
@@ -77,7 +77,7 @@ def make_world(config: RunConfig, input_shape: Shape, num_classes: int, model: "
 
 def world_of(config: RunConfig, cost: CostTable) -> World:
     """The world of a config whose model has this cost table."""
-    config = described(config)
+    config = with_fleet_file(config)
     fleet = _make_fleet(config.fleet, cost, config.fleet_seed)
     network, recorded = config.network, None
     if network.history is not None:
@@ -92,12 +92,12 @@ def world_of(config: RunConfig, cost: CostTable) -> World:
 def model_cost(config: RunConfig, input_shape: Shape, num_classes: int, batch_size: int | None = None) -> CostTable:
     """The cost table of the model that the config names. batch_size: the batch whose memory is counted; by default the config's."""
     options, states = config.options.of(config.model.name), OPTIMIZER_STATES[config.train.optimizer]
-    given = None if options is None else Given(options)
+    given = None if options is None else PluginOptions(options)
     return measured_cost(config.model, input_shape, num_classes, batch_size or config.train.batch_size, states, given)
 
 
 @dataclass(frozen=True)
-class Given:
+class PluginOptions:
     """Options of a plugin's model, as a key of a cache: equal options are equal keys."""
 
     options: Any
@@ -113,7 +113,7 @@ def measured_cost(
     num_classes: int,
     batch_size: int,
     states: int,
-    plugin_options: Given | None = None,
+    plugin_options: PluginOptions | None = None,
 ) -> CostTable:
     """The cost table of a model by name. It is remembered, because measuring ResNet-18 takes some seconds.
 
@@ -233,7 +233,9 @@ def _places(network: NetworkConfig, num_clients: int, seed: int) -> np.ndarray |
         if len(places) != num_clients:
             raise InputError(f"network.positions_m has {len(places)} places for {num_clients} clients; give one each")
         return places
-    return None if network.radius_m is None else place(num_clients, network.radius_m, stream(seed, "positions"))
+    return (
+        None if network.radius_m is None else random_positions(num_clients, network.radius_m, stream(seed, "positions"))
+    )
 
 
 def _path_loss(network: NetworkConfig, places: np.ndarray) -> PathLoss:
@@ -249,14 +251,14 @@ def _cells(network: NetworkConfig, num_clients: int, places: np.ndarray | None) 
         raise InputError(f"network.cells is {network.cells} but there are {num_clients} clients; lower it")
     if places is None:
         return np.arange(num_clients) % network.cells
-    return nearest(places, _antennas(network, places))
+    return nearest_cell(places, _antennas(network, places))
 
 
 def _antennas(network: NetworkConfig, places: np.ndarray) -> np.ndarray:
     """Where the cells' antennas are, [N, 2]; both servers send from there."""
     if network.cells_m is None:
         radius_m = network.radius_m or float(np.linalg.norm(places, axis=1).max())
-        return lay_out(network.cells, radius_m)
+        return antenna_positions(network.cells, radius_m)
     antennas = np.array(network.cells_m, float).reshape(-1, 2)
     if len(antennas) != network.cells:
         raise InputError(f"network.cells_m has {len(antennas)} places for {network.cells} cells; give one each")
@@ -300,7 +302,7 @@ def sample_draws(world: World, count: int) -> RoundDraw:
     return draw_rounds(world.fleet, world.links, world.seed, rounds, speed_std=world.speed_std, key="samples")
 
 
-def scenario(
+def scenario_of_round(
     world: World,
     draw: RoundDraw,
     batch_size: int,

@@ -73,7 +73,7 @@ def figure_file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]+", "-", text).strip("-") or "figure"
 
 
-def plain(text: str) -> str:
+def escape_dollars(text: str) -> str:
     """The text with dollar signs escaped: matplotlib would read what stands between them as mathematics."""
     return text.replace("$", r"\$")
 

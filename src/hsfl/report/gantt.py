@@ -12,7 +12,7 @@ import numpy as np
 from hsfl.formats import ENDLESS, seconds
 from hsfl.network.clock import PHASES
 from hsfl.report.compared_runs import display_name, framework_pools_data
-from hsfl.report.figure_style import ALARM, FAINT, INK, STYLE, matplotlib, plain
+from hsfl.report.figure_style import ALARM, FAINT, INK, STYLE, escape_dollars, matplotlib
 from hsfl.runs.records import RoundRecord
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ def gantt_figure(
     pooled: whether the data are on the server; by default as the built-in framework of the record has it.
     names: [K] of the clients, if they have any.
     """
-    return gantt_page([record], [title], pooled=pooled, names=names)
+    return gantt_of_rounds([record], [title], pooled=pooled, names=names)
 
 
-def gantt_page(
+def gantt_of_rounds(
     records: Sequence[RoundRecord],
     titles: Sequence[str | None],
     note: str | None = None,
@@ -184,7 +184,9 @@ def _label_rows(
 ) -> None:
     """Client and cut at the left; at the right who was the straggler, was dropped or did not start."""
     row_labels = (
-        names if pooled else [f"{plain(_short_name(name))}   cut {record.cuts[k]}" for name, k in zip(names, clients)]
+        names
+        if pooled
+        else [f"{escape_dollars(_short_name(name))}   cut {record.cuts[k]}" for name, k in zip(names, clients)]
     )
     axes.set_yticks(range(len(clients)), row_labels, fontsize=font)
     axes.tick_params(axis="y", length=0)
@@ -222,7 +224,7 @@ def _mark_dropped(axes: "Axes", record: RoundRecord, clients: list[int], font: f
 
 
 def _gantt_title(record: RoundRecord, clients: list[int], title: str | None, pooled: bool) -> str:
-    name = plain(title or display_name(record.framework))
+    name = escape_dollars(title or display_name(record.framework))
     text = f"{name}, round {record.round}: {seconds(record.round_s)}"
     if len(clients) < len(record.cuts) and not pooled:
         text += f" ({len(clients)} of {len(record.cuts)} clients, those that wait least)"

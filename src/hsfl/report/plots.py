@@ -18,10 +18,10 @@ from hsfl.report.figure_style import (
     INK,
     STYLE,
     coincidence_notes,
+    escape_dollars,
     figure_file_name,
     lies_on,
     matplotlib,
-    plain,
     save_figure,
     shared_dashes,
 )
@@ -123,7 +123,7 @@ def _draw_curves(
     styles: Mapping[str, Style],
 ) -> _Drawn:
     """Draw the curve and the interval of every label. scales: what x and y are multiplied by."""
-    names = [plain(comparison.name(label)) for label in comparison.labels]
+    names = [escape_dollars(comparison.name(label)) for label in comparison.labels]
     label_bands = [label_band(comparison.runs_of(label), quantity, over) for label in comparison.labels]
     bands = [_scaled(band, *scales) for band in label_bands]
     firsts, ends = lies_on([(x, mean) for x, mean, *_ in bands]), []
@@ -148,7 +148,7 @@ def _draw_target(time_axes: "Axes", round_axes: "Axes", comparison: Comparison, 
 
 def _legend_texts(comparison: Comparison, over_time: list[int], over_rounds: list[int]) -> list[str]:
     """The labels' names, a line for each setting, and with which curve each coincides."""
-    names = [plain(comparison.name(label)) for label in comparison.labels]
+    names = [escape_dollars(comparison.name(label)) for label in comparison.labels]
     notes = coincidence_notes(names, ("over time", over_time), ("over rounds", over_rounds))
     texts = [re.sub(r", |,(?=\w+\.)", ",\n", name) for name in names]
     runs = [comparison.runs_of(label) for label in comparison.labels]

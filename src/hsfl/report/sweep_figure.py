@@ -11,10 +11,10 @@ from hsfl.report.figure_style import (
     FAINT,
     STYLE,
     coincidence_notes,
+    escape_dollars,
     figure_file_name,
     lies_on,
     matplotlib,
-    plain,
     save_figure,
     shared_dashes,
 )
@@ -91,7 +91,7 @@ def sweep_figure(sweep: Sweep, metric: str) -> "Figure":
     mpl = matplotlib()
     axis, panels = axis_of(sweep), panels_of(sweep)
     styles = label_styles(sweep.labels, sweep.styles)
-    names = [plain(sweep.names[label]) for label in sweep.labels]
+    names = [escape_dollars(sweep.names[label]) for label in sweep.labels]
     num_columns = min(len(panels), MAX_COLUMNS)
     num_rows = -(-len(panels) // num_columns)
     with mpl.rc_context(STYLE):
@@ -104,7 +104,7 @@ def sweep_figure(sweep: Sweep, metric: str) -> "Figure":
             curves = [curve_of(sweep, panel, label, metric) for label in sweep.labels]
             drawn += curves
             panel_firsts = lies_on([(axis.x[: len(mean)], mean) for mean, *_ in curves])
-            firsts.append((f"at {plain(panel.name)}" if panel.name else "", panel_firsts))
+            firsts.append((f"at {escape_dollars(panel.name)}" if panel.name else "", panel_firsts))
             x = np.array([axis.x[place] for place in axis_positions(sweep, axis, panel)])
             for place, (label, curve) in enumerate(zip(sweep.labels, curves)):
                 colour, marker, dashes = styles[label]
@@ -112,11 +112,11 @@ def sweep_figure(sweep: Sweep, metric: str) -> "Figure":
                 dashes = shared_dashes(dashes, panel_firsts, place, shift / LINE_POINTS)
                 style = (colour, marker, dashes if axis.numbers else "none")
                 _draw_curve_with_bars(mpl, figure, axes, x, curve, style, shift)
-            axes.set_title(plain(panel.name), fontsize=9)
+            axes.set_title(escape_dollars(panel.name), fontsize=9)
         for axes in list(grid.flat)[len(panels) :]:
             axes.set_visible(False)
         grid.flat[0].set_ylim(*y_limits(drawn))
-        _name_axes(mpl, grid, axis, plain(sweep.fields[0]), plain(sweep.title(metric)))
+        _name_axes(mpl, grid, axis, escape_dollars(sweep.fields[0]), escape_dollars(sweep.title(metric)))
         legend_texts = [f"{name} {note}".strip() for name, note in zip(names, coincidence_notes(names, *firsts))]
         handles = [mpl.lines.Line2D([], [], **curve_look(styles[label])) for label in sweep.labels]
         widest = max(map(len, legend_texts))

@@ -66,7 +66,7 @@ def _file_settings(config: RunConfig) -> FileSettings:
     return FileSettings(**values, task=config.train.task)
 
 
-def own_files(data: DataConfig) -> dict[str, Path]:
+def data_files(data: DataConfig) -> dict[str, Path]:
     """The user's own files from which a config's data are read, by the field that names the file; missing files are
     left out."""
     kind, _, path = data.name.partition(":")

@@ -11,7 +11,7 @@ from typing import Any
 from hsfl.config import RunConfig
 from hsfl.engines.machine import num_cores, sources_sha256
 from hsfl.errors import InputError
-from hsfl.runs.client_data import own_files
+from hsfl.runs.client_data import data_files
 
 PACKAGES = ("hsfl", "torch", "numpy")
 
@@ -48,7 +48,7 @@ def input_digests(config: RunConfig) -> dict[str, str]:
         "model.init_weights": config.model.init_weights,
     }
     existing = {field: Path(name) for field, name in files.items() if name is not None and Path(name).is_file()}
-    return {field: _digest(path) for field, path in (existing | own_files(config.data)).items()}
+    return {field: _digest(path) for field, path in (existing | data_files(config.data)).items()}
 
 
 def _digest(path: Path) -> str:

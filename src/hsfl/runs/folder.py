@@ -184,7 +184,7 @@ class RunFolder:
             made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
         try:
-            with lock(self.path / LOCK):
+            with lock_file(self.path / LOCK):
                 yield
         finally:
             with suppress(OSError):  # not empty
@@ -310,7 +310,7 @@ def path_name(label: str) -> str:
 
 
 @contextmanager
-def lock(
+def lock_file(
     path: Path, busy: str = "another run is writing to {folder}; wait for it, or choose another --out"
 ) -> Iterator[None]:
     """Hold the lock of the file `path` and remove the file at the end; the lock goes with the process that holds it.

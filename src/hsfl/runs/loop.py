@@ -36,7 +36,7 @@ from hsfl.runs.checkpoint import save_checkpoint, save_tensors
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.progress import Observer
-from hsfl.runs.records import CutsRecord, RoundRecord, advance
+from hsfl.runs.records import CutsRecord, RoundRecord, standing_after
 from hsfl.runs.resume import Parts, Position, begin_or_resume, resolve_config, resumes_from_checkpoint
 from hsfl.runs.round_tables import write_tables
 from hsfl.runs.write_records import Summary, TensorBoard, make_round_record, summarise
@@ -101,7 +101,7 @@ def _train(parts: Parts, going_on: bool) -> Summary:
                     after, record, estimated = _round(parts, position, round_index, timeline, allocation_note)
                 position = Position(
                     after,
-                    advance(position.standing, record, parts.bench.task.goal.row.metric),
+                    standing_after(position.standing, record, parts.bench.task.goal.row.metric),
                     record.sim_time_s,
                     estimated,
                 )

@@ -45,7 +45,7 @@ class Times(TypedDict):
     end_s: list[Number]  # [K]
 
 
-class Says(TypedDict, total=False):
+class AllocationNote(TypedDict, total=False):
     """What a policy says of its answer. A policy of a plugin may say more."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
@@ -118,7 +118,7 @@ class RoundRecord:
     straggler: Index | None  # the client that ends last
     waiting_s: list[Number]  # [K] simulated seconds in which nothing worked for the client
     phases: dict[str, Times]  # of each phase that takes time
-    allocation: Says  # what the policy says of its answer, and under `resources` the numbers to recompute it
+    allocation: AllocationNote  # what the policy says of its answer, and under `resources` the numbers to recompute it
     bytes: dict[str, Count]  # by link
     why: Held | None = None  # what held the straggler up; None if no client trained, and on real machines
     metrics: dict[str, Number] = field(
@@ -335,7 +335,7 @@ class RunStanding:
     best_round: Count | None
 
 
-def advance(standing: RunStanding, record: RoundRecord, metric: Metric = ACCURACY) -> RunStanding:
+def standing_after(standing: RunStanding, record: RoundRecord, metric: Metric = ACCURACY) -> RunStanding:
     """Where a run stands after a round."""
     value, best = record.value(metric.name), standing.best
     if value is not None and (best is None or metric.is_better(value, best)):

@@ -29,7 +29,7 @@ from hsfl.framework_table import method
 from hsfl.models.recipes import find_recipe
 from hsfl.planning.allocators import policy_of
 from hsfl.planning.cuts import cut_for_each
-from hsfl.planning.fleet_from_file import described
+from hsfl.planning.fleet_from_file import with_fleet_file
 from hsfl.runs.studies.contenders import contender, split_label
 from hsfl.runs.unused_settings_rules import UNUSED
 from hsfl.tasks import check_loss, find_task
@@ -154,7 +154,7 @@ def _check_names(config: RunConfig) -> None:
 
 def _check_cuts(config: RunConfig) -> None:
     """Refuse a fleet file that cannot be read or contradicts the config, and cuts that a built-in model does not have."""
-    described(config)
+    with_fleet_file(config)
     num_units = None if config.model.name == OWN_MODEL else find_recipe(config.model.name).num_units
     if num_units is None:
         return

@@ -21,7 +21,16 @@ from hsfl.network.devices import MANY_CLIENTS, Fleet
 from hsfl.runs.client_data import with_replacement
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import Bench
-from hsfl.runs.records import Averaged, ClientsCrowd, ClientsRecord, RoundCrowd, RoundRecord, Says, Times, best_round
+from hsfl.runs.records import (
+    AllocationNote,
+    Averaged,
+    ClientsCrowd,
+    ClientsRecord,
+    RoundCrowd,
+    RoundRecord,
+    Times,
+    best_round,
+)
 from hsfl.training.evaluation import Quality
 
 Array = np.ndarray
@@ -124,7 +133,9 @@ def make_round_record(
         straggler=timeline.straggler if timeline.straggler >= 0 else None,
         waiting_s=[] if many else all_rounded(timeline.waiting_s, DIGITS),
         phases={} if many else phase_times(timeline),
-        allocation=cast(Says, with_quantiles(allocation_note, len(timeline.kept)) if many else allocation_note),
+        allocation=cast(
+            AllocationNote, with_quantiles(allocation_note, len(timeline.kept)) if many else allocation_note
+        ),
         bytes=asdict(result.bytes),
         why=why,
         metrics=dict(quality.metrics) if quality else {},

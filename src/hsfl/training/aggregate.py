@@ -62,7 +62,7 @@ class PartialSum:
             total = memory[before.start : stop]
             total.floats.zero_()
             total.ints.zero_()
-        largest = tuple(number for state in (before, *after) for number in most_after(state))
+        largest = tuple(number for state in (before, *after) for number in largest_allowed(state))
         bits = tuple(SUM_BITS - math.ceil(math.log2(number * max(most_weight, 1.0))) for number in largest)
         return cls(total, torch.zeros(stop - before.start, dtype=torch.float64), bits, largest)
 
@@ -133,7 +133,7 @@ def sum_memory(like: UnitState, start: int, stop: int) -> UnitState:
     return UnitState.empty(like.layout, start, stop, torch.int64, device)
 
 
-def most_after(before: UnitState) -> tuple[float, ...]:
+def largest_allowed(before: UnitState) -> tuple[float, ...]:
     """The largest number that each unit may hold after a round that starts from `before`."""
     numbers = _largest(before)
     if math.inf in numbers:

@@ -34,7 +34,7 @@ class Tally:
     sums: tuple[float, ...]  # what the task's metrics need
 
 
-def batch_of(images: Images, num_outputs: int) -> int:
+def test_batch_size(images: Images, num_outputs: int) -> int:
     """How many test samples go through a model at once: fewer where the model gives a number for each token of a large
     vocabulary. num_outputs: how many numbers the model gives for a sample (or token)."""
     tokens = prod(images.y.shape[1:]) if not images.y.is_floating_point() else 1
@@ -67,15 +67,15 @@ def tally_output(output: Tensor, y: Tensor, num_outputs: int, goal: Goal = CLASS
     return Tally(float(goal.total(output, y)), len(y), goal.sums(output, y, num_outputs))
 
 
-def merged(tallies: Sequence[Tally]) -> Tally:
+def merge_tallies(tallies: Sequence[Tally]) -> Tally:
     """One tally of several batches. Losses of batches are float32 numbers and their sum is a float64, which has room for all digits."""
     sums = tuple(sum(column) for column in zip(*(t.sums for t in tallies)))
     return Tally(sum(t.loss for t in tallies), sum(t.num_samples for t in tallies), sums)
 
 
-def quality(tallies: Sequence[Tally], goal: Goal = CLASSIFY) -> Quality:
+def quality_of_tallies(tallies: Sequence[Tally], goal: Goal = CLASSIFY) -> Quality:
     """Loss and metrics over all batches, in the order of the batches."""
-    whole = merged(tallies)
+    whole = merge_tallies(tallies)
     num_samples, sums = whole.num_samples, whole.sums
     loss = whole.loss / num_samples
     metrics = goal.metrics(sums, num_samples)
@@ -96,9 +96,9 @@ def evaluate_model(
     goal: Goal = CLASSIFY,
 ) -> Quality:
     """Loss and metrics of a model in evaluation mode."""
-    size = batch_size or batch_of(images, num_outputs)
+    size = batch_size or test_batch_size(images, num_outputs)
     batches = range(num_batches(images, size))
-    return quality([tally(model, images, num_outputs, batch, size, goal) for batch in batches], goal)
+    return quality_of_tallies([tally(model, images, num_outputs, batch, size, goal) for batch in batches], goal)
 
 
 def mean_quality(qualities: list[Quality]) -> Quality:

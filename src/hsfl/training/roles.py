@@ -37,7 +37,7 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedSide:
     """A complete side of a client, which waits until the servers have agreed on the client."""
 
     state: UnitState
@@ -49,11 +49,11 @@ class Server:
 
     def __init__(self, state: UnitState, total: PartialSum) -> None:
         self.state, self.total = state, total
-        self.finished: dict[int, Finished] = {}  # by client
+        self.finished: dict[int, FinishedSide] = {}  # by client
 
     def finish(self, client: int, state: UnitState, weight: float) -> None:
         """Take the complete side of a client. The state may be a view of memory that the next client overwrites."""
-        self.finished[client] = Finished(state, weight)
+        self.finished[client] = FinishedSide(state, weight)
 
     def commit(self, clients: Iterable[int]) -> None:
         """Add the sides of these clients, which both servers have. Sides of other clients are dropped at the end of the round."""

@@ -104,7 +104,7 @@ def test_the_walk_finds_what_exists_and_nothing_else(scenario, cut):
     if not any(needs_subchannel(stage, k) for k in range(scenario.num_clients)):
         return
     best = enumerate_stage(stage)
-    c, needy = subset_dp.uplink_table(stage), subset_dp.who_needs(stage)
+    c, needy = subset_dp.uplink_table(stage), subset_dp.needs_subchannels(stage)
     for T, exists in ((best * (1 + 1e-7), True), (best * (1 - 1e-7), False)):
         phi = subset_dp.price_table(stage, c, T, rho, lam)
         after = subset_dp.complete(needy, phi)

@@ -24,7 +24,7 @@ from hsfl.models.state import load_state
 from hsfl.runs.client_data import read_data
 from hsfl.runs.prepare import make_images, prepare
 from hsfl.training.batches import Images
-from hsfl.training.evaluation import Quality, evaluate_model, num_batches, quality, tally
+from hsfl.training.evaluation import Quality, evaluate_model, num_batches, quality_of_tallies, tally
 from tests.deploy.fleet import RUN, changed, simulated
 from tests.deploy.inside import Inside
 from tests.deploy.kits import small_kit
@@ -48,7 +48,7 @@ def judged(run: dict, kept: list[list[int]], counted: tuple[int, ...]) -> tuple[
 
     parts = [some(where) for where in mine]
     tallies = [tally(model, part, 10, batch, SIZE) for part in parts for batch in range(num_batches(part, SIZE))]
-    return evaluate_model(model, some(torch.cat(mine)), 10), quality(tallies)
+    return evaluate_model(model, some(torch.cat(mine)), 10), quality_of_tallies(tallies)
 
 
 def check(inside: Inside, kept: list[list[int]], counted: tuple[int, ...]) -> None:

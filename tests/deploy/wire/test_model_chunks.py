@@ -9,7 +9,7 @@ from hsfl.deploy.unit_store import UnitStore
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.model_chunks import most_state_bytes, read_sum, state_bytes, sum_bytes, unpack_state
 from hsfl.errors import InputError
-from hsfl.training.roles import Finished
+from hsfl.training.roles import FinishedSide
 from tests.deploy.kits import small_kit
 from tests.naming import raises
 
@@ -53,7 +53,7 @@ def test_other_names_shapes_and_types_are_refused() -> None:
 
 def test_sums_of_another_beginning_are_refused() -> None:
     kit = small_kit()
-    sides = {0: Finished(kit.initial, 10.0), 1: Finished(kit.initial, 30.0)}
+    sides = {0: FinishedSide(kit.initial, 10.0), 1: FinishedSide(kit.initial, 30.0)}
     mine, other = sum_kept_clients(kit.initial, sides, [0, 1]).total, sum_kept_clients(kit.initial, sides, [0]).total
     back = read_sum(sum_bytes(mine), mine)
     assert torch.equal(back.total.floats, mine.total.floats)
@@ -67,7 +67,7 @@ def test_only_agreed_clients_are_summed() -> None:
     kit = small_kit()
     far = kit.initial.clone()
     far.floats.add_(1.0)
-    sides = {0: Finished(kit.initial, 10.0), 1: Finished(far, 30.0)}
+    sides = {0: FinishedSide(kit.initial, 10.0), 1: FinishedSide(far, 30.0)}
     assert torch.equal(sum_kept_clients(kit.initial, sides, [0]).close().floats, kit.initial.floats)
     assert not torch.equal(sum_kept_clients(kit.initial, sides, [0, 1]).close().floats, kit.initial.floats)
 

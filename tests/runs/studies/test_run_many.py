@@ -16,7 +16,7 @@ from hsfl.errors import InputError
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer
 from hsfl.runs.studies.compare_runs import has_ended, run_contenders, run_piece
-from hsfl.runs.studies.run_many import Pace, Piece, Show, Told, run_all
+from hsfl.runs.studies.run_many import ConsoleShow, Pace, Piece, Show, run_all
 from tests.naming import names, raises
 from tests.small_runs import assert_same_run, hsfl, tiny, tiny_words
 
@@ -48,12 +48,12 @@ def pieces_in(out: Path, *labels: str) -> list[Piece]:
 def test_what_is_told_of_runs_one_after_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pieces = pieces_in(tmp_path, "fl", "hsfl", "cl")
     run_all(pieces[:1], run_piece, has_ended)
-    run_all(pieces, run_piece, has_ended, show=Told(Console(width=200)))
+    run_all(pieces, run_piece, has_ended, show=ConsoleShow(Console(width=200)))
     said = capsys.readouterr().out
     names(said, "1 of 3 runs")
     names(said, "run 2 of 3: hsfl", "cnn on digits")  # no run has ended that the time left could be told from
     names(said, "run 3 of 3, about")
-    run_all(pieces, run_piece, has_ended, show=Told(Console(width=200), quiet=True))
+    run_all(pieces, run_piece, has_ended, show=ConsoleShow(Console(width=200), quiet=True))
     assert capsys.readouterr().out == ""
 
 

@@ -30,7 +30,7 @@ from hsfl.allocation.stage.prices import alone_each_s
 from hsfl.allocation.stage.shared_bands import bound_over_options
 from hsfl.allocation.stage.stage import Stage, can_trade, distribution_stage, given_power, training_stage
 from hsfl.allocation.stage.stage_answer import TimeLimit
-from hsfl.allocation.stage.subset_dp import few
+from hsfl.allocation.stage.subset_dp import few_subchannels
 
 Array = np.ndarray
 MOST_SHARES = 1_000_000  # rows times subchannels; for more, the bound is that of each client alone in the cell
@@ -123,7 +123,7 @@ def _excluder(sample: Scenario, stage: Stage, group: Array) -> Callable[[float],
     every_row = num_needy == sample.num_clients and needs.all()
     if limit == 1 and every_row:
         return _one_subchannel_each(stage, group)
-    if every_row and few(*sample.main_gain.shape):
+    if every_row and few_subchannels(*sample.main_gain.shape):
         return _few_subchannels(stage, group, limit)
     return _many_subchannels(stage, group, limit)
 

@@ -23,7 +23,7 @@ import numpy as np
 from hsfl.allocation.numba_cache import compiled
 from hsfl.allocation.stage.local_search import smoothed
 from hsfl.allocation.stage.prices import ROUNDING, alone_each_s, linearise, rents, solve_shares
-from hsfl.allocation.stage.stage import Stage, needs_subchannel, only
+from hsfl.allocation.stage.stage import Stage, needs_subchannel, stage_of_clients
 from hsfl.allocation.stage.stage_answer import TimeLimit
 from hsfl.allocation.stage.water_filling import CURVE_ROWS
 
@@ -186,7 +186,7 @@ class BandPrices:
     def __init__(self, stage: Stage, group: Array, rows: Array, share: Array, clock: TimeLimit) -> None:
         self.clock = clock
         self.stage, self.group, self.alone_s = stage, group, alone_each_s(stage)
-        good_stage = only(stage, rows)
+        good_stage = stage_of_clients(stage, rows)
         share = np.maximum(share, LEAST)
         good_stage = smoothed(
             good_stage, 0.01 * solve_shares(good_stage, share, 0.0, 0.0)[0]

@@ -31,7 +31,7 @@ from hsfl.allocation.exact import exact, warm_up
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.stage.stage_answer import TimeLimit
-from hsfl.allocation.stage.subset_dp import few
+from hsfl.allocation.stage.subset_dp import few_subchannels
 from hsfl.errors import InputError
 
 Array = np.ndarray
@@ -155,7 +155,7 @@ class RadioJudge(Judge):
         self.fitness = Fitness(samples, settings.threads, limit_s)
         warm_up(samples[0])
         if settings.bound:
-            warm_up_bound(samples[0].sharing, not few(*samples[0].main_gain.shape))
+            warm_up_bound(samples[0].sharing, not few_subchannels(*samples[0].main_gain.shape))
         self.whole = TimeLimit(settings.time_limit_s)  # of search, finalists and bound
         self.clock = self.fitness.clock = self.whole.part(0.6)
 

@@ -48,7 +48,7 @@ def solve_exclusive(stage: Stage, goal: StopWhen, clock: TimeLimit) -> StageAnsw
     best = StageAnswer(shares_of(owner, len(stage.cycles)), T, rho, lam, alone_s(stage))
     if T <= 0.0 or goal.reached(best.T_s, best.lower_bound_s):
         return best
-    if subset_dp.few(*stage.start_w.shape):
+    if subset_dp.few_subchannels(*stage.start_w.shape):
         return _prove_few(stage, best, goal, clock)
     if subset_dp.largest_set(stage) == 1:
         oracle = by_matching(stage, np.arange(len(stage.cycles) + 1))
@@ -131,7 +131,7 @@ def _walk(
     """
     target, rho = goal.target(best.T_s), _rho_of(stage, lam)
     phi = subset_dp.price_table(stage, own_s, target, rho, lam)
-    after = subset_dp.complete(subset_dp.who_needs(stage), phi)
+    after = subset_dp.complete(subset_dp.needs_subchannels(stage), phi)
     while True:
         owner, T, exhausted = subset_dp.walk_assignments(stage, phi, after, target, rho, num_leaves)
         if exhausted:

@@ -164,7 +164,7 @@ def distribution_stage(scenario: Scenario, cuts: Array) -> Stage:
     )
 
 
-def only(stage: Stage, clients: Array) -> Stage:
+def stage_of_clients(stage: Stage, clients: Array) -> Stage:
     """The stage of some clients alone; `clients` are indices or a mask [K]."""
     return Stage(
         **{

@@ -40,7 +40,7 @@ MAX_WORK = 5e7  # steps of one dynamic programme, about a tenth of a second
 MAX_SUBCHANNELS = 18  # tables [K, 2^I]
 
 
-def few(num_clients: int, num_subchannels: int) -> bool:
+def few_subchannels(num_clients: int, num_subchannels: int) -> bool:
     """Whether there is time for all subsets.
 
     The programme takes a step for every pair of a subset and a subset of it, 3^I in all, for each client but two: the first
@@ -69,7 +69,7 @@ def _expand(mask: int, share: Array) -> None:
 
 
 @compiled
-def who_needs(stage: Stage) -> Array:
+def needs_subchannels(stage: Stage) -> Array:
     """Which clients send or receive anything, [K] bool."""
     needy = np.empty(stage.cycles.shape[0], np.bool_)
     for k in range(needy.shape[0]):
@@ -80,7 +80,7 @@ def who_needs(stage: Stage) -> Array:
 @compiled
 def largest_set(stage: Stage) -> int:
     """The most subchannels that one client can own, since every other client with bits needs one, too."""
-    return stage.start_w.shape[1] - max(who_needs(stage).sum() - 1, 0)
+    return stage.start_w.shape[1] - max(needs_subchannels(stage).sum() - 1, 0)
 
 
 # --- The full table

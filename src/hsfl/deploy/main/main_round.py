@@ -24,9 +24,9 @@ from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.messages import pack_message
 from hsfl.deploy.wire.server_messages import Have, Seat
 from hsfl.models.state import UnitState
-from hsfl.training.aggregate import Diverged, check_growth, most_after
-from hsfl.training.evaluation import Quality, Tally, quality
-from hsfl.training.roles import Finished, Session
+from hsfl.training.aggregate import Diverged, check_growth, largest_allowed
+from hsfl.training.evaluation import Quality, Tally, quality_of_tallies
+from hsfl.training.roles import FinishedSide, Session
 from hsfl.training.step import Part, StepKey, learning_rate
 
 
@@ -78,9 +78,11 @@ class Tail:
             self.session = Session(self.working_copy)
 
     @property
-    def side(self) -> Finished:
+    def side(self) -> FinishedSide:
         """The trained units, with the client's weight."""
-        return Finished(self.state if self.working_copy is None else self.working_copy.state, float(self.num_samples))
+        return FinishedSide(
+            self.state if self.working_copy is None else self.working_copy.state, float(self.num_samples)
+        )
 
     def enter(self, stream: object) -> int:
         """A stream of the client begins; the one before no longer counts. Returns the step that comes next."""
@@ -137,7 +139,7 @@ class Tail:
                 f"the end after {message.steps} steps, {self.step} of them here, where {due} are due",
             )
         try:
-            check_growth(self.side.state, most_after(self.state))
+            check_growth(self.side.state, largest_allowed(self.state))
         except Diverged as error:
             raise WireError("diverged", str(error)) from None
         self.end, self.last_answer = message, b""
@@ -292,4 +294,4 @@ class Evaluation:
 
     def quality(self) -> Quality | None:
         """The model's quality over the samples of all clients that have finished; None where there are no samples."""
-        return quality([tally for _, tally in sorted(self.tallies.items())]) if self.num_samples else None
+        return quality_of_tallies([tally for _, tally in sorted(self.tallies.items())]) if self.num_samples else None

@@ -19,7 +19,7 @@ from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_m
 from hsfl.deploy.wire.server_messages import Seat
 from hsfl.deploy.wire.transport import read_request
 from hsfl.models.state import UnitState, load_state
-from hsfl.training.evaluation import Quality, Tally, merged, tally_output
+from hsfl.training.evaluation import Quality, Tally, merge_tallies, tally_output
 
 
 class EvaluateHandler:
@@ -90,7 +90,7 @@ class EvaluateHandler:
                 return total
             if message.step != step or total.num_samples != step * full or total.num_samples >= MOST_SAMPLES:
                 raise WireError("order", f"batch {message.step} where {step} comes next, or after the last")
-            total, step = merged((total, await self._tally_batch(seat, message, tensors))), step + 1
+            total, step = merge_tallies((total, await self._tally_batch(seat, message, tensors))), step + 1
 
     async def _tally_batch(self, seat: Seat, message: Batch | Tallied, tensors: dict[str, Any]) -> Tally:
         """The sums over one batch: the tail runs here, unless the client holds all units and has counted itself."""

@@ -25,7 +25,7 @@ from hsfl.formats import rounded
 from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState, load_state
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.records import RoundRecord, RunStanding, advance
+from hsfl.runs.records import RoundRecord, RunStanding, standing_after
 from hsfl.runs.write_records import Summary
 from hsfl.training.batches import Images
 from hsfl.training.evaluation import Quality, evaluate_model
@@ -69,7 +69,7 @@ class MainCheckpoint:
             self.shared.kit, open_round.round, before_s, open_round.plan, open_round.tails, kept, measured, self._link_bytes(open_round), quality,
             time.perf_counter() - began_s,
         )  # fmt: skip
-        self.standing = advance(self.standing, record)
+        self.standing = standing_after(self.standing, record)
         self.folder.append(record)
         if whole is not None and self.standing.best_round == record.round:
             save_model(self.folder, whole, best=True)

@@ -28,7 +28,7 @@ from hsfl.deploy.trust.denylist import read_denylist, write_denylist
 from hsfl.deploy.trust.identity import SERVERS, check_name, host_name, identity_of, role_of, uris
 from hsfl.errors import InputError
 from hsfl.files import write_atomic, writing
-from hsfl.runs.folder import LOCK, lock
+from hsfl.runs.folder import LOCK, lock_file
 
 CA_DAYS, DAYS, SOON_DAYS = 3650, 365, 30  # lifetimes of CA and certificate; when a certificate "expires soon"
 BACKDATED = timedelta(hours=1)  # clocks of devices differ
@@ -74,7 +74,7 @@ class Authority:
         ca_folder = folder / "authority"
         with writing(ca_folder):
             ca_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with lock(ca_folder / LOCK, BUSY):
+        with lock_file(ca_folder / LOCK, BUSY):
             if (ca_folder / bundle.CA).exists():
                 raise InputError(
                     f"{folder} holds a CA already; add devices with hsfl certs add NAME, or choose another --dir"
@@ -158,7 +158,7 @@ class Authority:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with lock(self.own / LOCK, BUSY):
+        with lock_file(self.own / LOCK, BUSY):
             yield
 
     def _records(self) -> list[Path]:

@@ -21,7 +21,7 @@ from hsfl.formats import duration, took
 from hsfl.models.cost_table import CostTable
 from hsfl.planning.world import OPTIMIZER_STATES, measured_cost, world_of
 from hsfl.runs.records import Index, Number, Positive
-from hsfl.runs.studies.process_pool import in_processes, worthwhile
+from hsfl.runs.studies.process_pool import in_processes, worthwhile_workers
 
 SIX = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra")  # the paper's
 PAPER = "paper"  # the paper's own solver, with the proposed cuts
@@ -112,7 +112,9 @@ def run_points(study: LatencyStudy, folder: Path, say: Say, num_workers: int | N
     done = len(all_points) - len(missing)
     for number, seconds in enumerate(
         in_processes(
-            partial(_solve_and_write, cost=cost, folder=folder), missing, num_workers or worthwhile(len(missing))
+            partial(_solve_and_write, cost=cost, folder=folder),
+            missing,
+            num_workers or worthwhile_workers(len(missing)),
         ),
         done + 1,
     ):
@@ -141,7 +143,7 @@ def solve_latency_point(point: LatencyPoint, cost: CostTable) -> dict[str, Any]:
     from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
     from hsfl.planning.participation import CutTask
     from hsfl.planning.policy_cuts import cut_request
-    from hsfl.planning.world import scenario
+    from hsfl.planning.world import scenario_of_round
 
     config = point.config
     batch_size, settings, min_cut = config.train.batch_size, config.allocation, config.fleet.min_cut
@@ -151,7 +153,7 @@ def solve_latency_point(point: LatencyPoint, cost: CostTable) -> dict[str, Any]:
     assert isinstance(request.rounds, RadioRounds)
     planned_on = request.rounds.samples
     fresh = [
-        scenario(world, world.draw(index), batch_size, num_batches, None, settings.sharing, min_cut)
+        scenario_of_round(world, world.draw(index), batch_size, num_batches, None, settings.sharing, min_cut)
         for index in range(point.num_channels)
     ]
     plan = search_cuts(request)

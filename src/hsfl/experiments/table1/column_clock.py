@@ -15,7 +15,7 @@ from hsfl.data.registry import FACTS
 from hsfl.experiments.table1.columns import Column
 from hsfl.framework_table import method
 from hsfl.planning.round_clock import RoundClock, is_tested
-from hsfl.planning.world import Given, World
+from hsfl.planning.world import PluginOptions, World
 
 if TYPE_CHECKING:
     from hsfl.models.state import Layout, UnitState
@@ -53,7 +53,7 @@ def column_clock(config: RunConfig, world: World, cuts: Sequence[int], num_sampl
     device = (
         "meta" if method(config.framework).built_in else "cpu"
     )  # without weights, unless someone's own class looks at them
-    model, layout, initial = _model(config.model, shape, num_classes, Given(options), device)
+    model, layout, initial = _model(config.model, shape, num_classes, PluginOptions(options), device)
     blank = Images(torch.zeros(1, *shape, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), (), ())
     counts = np.rint(num_samples / config.network.sample_scale).astype(int)
     feed = Feed(blank, [np.zeros(count, int) for count in counts], config.seed)
@@ -66,7 +66,7 @@ def column_clock(config: RunConfig, world: World, cuts: Sequence[int], num_sampl
 
 @lru_cache(maxsize=2)
 def _model(
-    settings: ModelConfig, shape: tuple[int, ...], num_classes: int, given_options: Given, device: str
+    settings: ModelConfig, shape: tuple[int, ...], num_classes: int, given_options: PluginOptions, device: str
 ) -> "tuple[SplitModel, Layout, UnitState]":
     """The model on a device, kept for the other columns and fleets; on "meta" it has shapes and no weights, which take time."""
     from hsfl.models.state import Layout, read_state  # here, because they load torch

@@ -31,7 +31,7 @@ from hsfl.formats import duration, took
 from hsfl.models.cost_table import CostTable
 from hsfl.planning.world import model_cost, world_of
 from hsfl.runs.records import Index, Number, Positive
-from hsfl.runs.studies.process_pool import in_processes, worthwhile
+from hsfl.runs.studies.process_pool import in_processes, worthwhile_workers
 
 Cuts = Mapping[str, Sequence[int]]  # by column
 STORAGES = {  # how max_cut comes about
@@ -124,7 +124,7 @@ def solve_points(
     costs = {name: cost_of(config) for name, config in {p.config.data.name: p.config for p in missing}.items()}
     began, done = time.perf_counter(), len(points) - len(missing)
     work = partial(_solve_and_write, costs=costs, folder=folder, known=known)
-    for number, answer in enumerate(in_processes(work, missing, worthwhile(len(missing))), done + 1):
+    for number, answer in enumerate(in_processes(work, missing, worthwhile_workers(len(missing))), done + 1):
         left_s = (time.perf_counter() - began) / (number - done) * (len(points) - number)
         say(f"fleet {number}/{len(points)}: {answer.data}, {took(answer.seconds)}, about {duration(left_s)} left")
 

@@ -26,7 +26,7 @@ from hsfl.experiments.table1.tau_row import TauRow
 from hsfl.experiments.table1.traces import ends_s
 from hsfl.framework_table import COMPARED, FREE_STYLES, METHODS, PROPOSED, Style
 from hsfl.report.curves import Estimate, estimate
-from hsfl.report.figure_style import FAINT, STYLE, matplotlib, plain
+from hsfl.report.figure_style import FAINT, STYLE, escape_dollars, matplotlib
 from hsfl.report.plots import Y_LABELS
 
 if TYPE_CHECKING:
@@ -349,12 +349,12 @@ def learning_over_fleets(study: Study, data: str, quantity: str = "test_accuracy
         x = np.linspace(0.0, study.budget_rounds(data), GRID)
         for column in study.columns:
             values = scale * np.stack([_over_time(study, data, column, seed, x, quantity) for seed in study.seeds], 1)
-            _draw(left, x, values, looks[column], plain(COLUMNS[column].title))
+            _draw(left, x, values, looks[column], escape_dollars(COLUMNS[column].title))
         for trace in dict.fromkeys(COLUMNS[column].trace for column in study.columns):
             values = scale * np.array(
                 [[_over_rounds(study, data, trace, seed, quantity) for seed in study.seeds]], float
             )
-            title = "HSFL = SplitFed V1 = FL" if trace == TWIN_TRACE else plain(COLUMNS[trace].title)
+            title = "HSFL = SplitFed V1 = FL" if trace == TWIN_TRACE else escape_dollars(COLUMNS[trace].title)
             look = looks[PROPOSED] if trace == TWIN_TRACE else looks[trace]
             _draw(right, np.arange(1.0, values.shape[2] + 1), values, look, title)
         left.set(xlabel="simulated time (rounds of SplitFed V1 as published)", ylabel=Y_LABELS[quantity])

@@ -16,7 +16,7 @@ from hsfl.formats import rounded
 from hsfl.network.clock import PHASES
 from hsfl.report.compared_runs import Run, framework_pools_data
 from hsfl.report.page.page_words import straggler_sentence
-from hsfl.runs.records import PER_CLIENT, RoundCrowd, RoundRecord, Says
+from hsfl.runs.records import PER_CLIENT, AllocationNote, RoundCrowd, RoundRecord
 
 Array = np.ndarray
 MAX_CLIENTS = 200  # rows of a chart or table; a page that lists more is not read
@@ -183,7 +183,7 @@ def _one_or_all(values: Array, matters: Array | None = None) -> Any:
     return distinct.pop() if len(distinct) == 1 else numbers
 
 
-def short_allocation(decided: Says) -> dict[str, Any] | None:
+def short_allocation(decided: AllocationNote) -> dict[str, Any] | None:
     """What the round's policy decided, to four digits; None for the even allocation, which decides nothing. decided: as recorded."""
     if "server_hz" not in decided and "cell_hz" not in decided:
         return None

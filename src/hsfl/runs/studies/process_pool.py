@@ -18,7 +18,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def worthwhile(num_items: int) -> int:
+def worthwhile_workers(num_items: int) -> int:
     """How many workers are worth starting for short pieces of work. A process takes seconds to start, so each should
     have at least four pieces."""
     return max(1, min(num_cores(), num_items // 4))

@@ -67,7 +67,7 @@ class Show:
     def says(self, message: str) -> None: ...
 
 
-class Told(Show):
+class ConsoleShow(Show):
     """Shows people how far the runs are: in the heading of each run, or, where runs are side by side, by a line as each
     ends."""
 
