@@ -11,7 +11,7 @@ import pytest
 from hsfl import fleet_file
 from hsfl.errors import InputError
 from hsfl.files import SCRATCH, clear_scratch, is_scratch, write_atomic, write_json
-from hsfl.fleet_file import check_free
+from hsfl.fleet_file import check_device_is_new
 from hsfl.network import history
 from tests.naming import raises
 
@@ -98,7 +98,7 @@ def test_a_named_pipe_is_not_read(tmp_path: Path, name: str) -> None:
     for read in (
         (history.read_history,)
         if name.startswith("history")
-        else (fleet_file.read_fleet_file, lambda path: check_free(path, "a"))
+        else (fleet_file.read_fleet_file, lambda path: check_device_is_new(path, "a"))
     ):
         with raises(InputError, str(tmp_path / name), "ordinary file"):
             read(tmp_path / name)
@@ -107,7 +107,7 @@ def test_a_named_pipe_is_not_read(tmp_path: Path, name: str) -> None:
 def test_a_fleet_file_that_is_no_text_is_named_before_anything_is_measured(tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_bytes(b"\xff\xfe")
     with raises(InputError, str(tmp_path / "fleet.toml")):
-        check_free(tmp_path / "fleet.toml", "a")
+        check_device_is_new(tmp_path / "fleet.toml", "a")
 
 
 def test_a_table_with_an_open_quote_is_one_line(tmp_path: Path) -> None:

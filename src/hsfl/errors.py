@@ -21,7 +21,7 @@ class DataMissing(InputError):
     """A data set is not on this machine."""
 
 
-def known(kind: str, name: str, choices: Iterable[str], way_out: str = "") -> str:
+def known_name(kind: str, name: str, choices: Iterable[str], way_out: str = "") -> str:
     """The name, if it is among the choices; else an error that suggests the nearest, and another way out."""
     choices = list(choices)
     if name not in choices:
@@ -31,7 +31,7 @@ def known(kind: str, name: str, choices: Iterable[str], way_out: str = "") -> st
     return name
 
 
-def shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """A value as an error shows it, shortened where it is long."""
     try:
         return reprlib.repr(value)
@@ -54,10 +54,10 @@ def explain(error: Any, tree: Any, model: Any, noun: str, prefix: str = "", know
         return f"unknown {noun} field {name!r}; {suggest(name, known_fields)}"
     if problem["type"] == "model_type":
         fields = ", ".join(field for field in known_fields if field.startswith(f"{name}."))
-        return f"{noun} {name} is {shown(value)} but it is a section; set its fields: {fields}"
+        return f"{noun} {name} is {shown_value(value)} but it is a section; set its fields: {fields}"
     if problem["type"] == "missing" and value is None:
         return f"{noun} {name} is missing; set it"
-    return f"{noun} {name} is {shown(value)}{_clause(problem, 'give', field)}"
+    return f"{noun} {name} is {shown_value(value)}{_clause(problem, 'give', field)}"
 
 
 def first_problem(error: Any) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def explain_field(problem: Mapping[str, Any], show: bool = True) -> str:
     name = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in problem["loc"]).removeprefix(".")
     if problem["type"] == "missing":
         return f": {name} is missing"
-    value = shown(problem["input"]) if show else "wrong"
+    value = shown_value(problem["input"]) if show else "wrong"
     clause = _clause(problem, "it should be")
     return f": {name or 'the whole'} is {value}{clause}" if name or not clause.startswith(": ") else clause
 

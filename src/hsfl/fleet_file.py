@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 from hsfl.files import check_ordinary
 from hsfl.quantities import parse_quantity, quantity_text
 
@@ -71,7 +71,7 @@ def read_fleet_file(path: str | Path) -> FleetFile:
     path = Path(path)
     table = _load_fleet_file(path)
     for name in table:
-        known(f"{path}: field", name, ("device", "main_server"), "; a device is a [[device]] table")
+        known_name(f"{path}: field", name, ("device", "main_server"), "; a device is a [[device]] table")
     rows = table.get("device", [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{path}: device is {type(rows).__name__}; write a [[device]] table for each device")
@@ -127,7 +127,7 @@ def _server(row: Mapping[str, Any], path: Path) -> Device:
 def _speed(row: Mapping[str, Any], fields: Sequence[str], where: str) -> tuple[float, float]:
     """Cycles per second and FLOPs per cycle; where both compute and cpu are given, compute is the speed."""
     for name in row:
-        known(f"{where}: field", name, fields)
+        known_name(f"{where}: field", name, fields)
     compute, cpu_hz, per_cycle = _quantity(row, "compute", where), _quantity(row, "cpu", where), None
     if "flops_per_cycle" in row:
         per_cycle = row["flops_per_cycle"]
@@ -178,7 +178,7 @@ def device_entry(
     return entry | {key: rate for key, rate in (("up", up), ("down", down)) if rate is not None}
 
 
-def toml(entry: dict[str, str], table: str, note: str) -> str:
+def entry_toml(entry: dict[str, str], table: str, note: str) -> str:
     """An entry as a TOML table. table: its head, [[device]] or [main_server]. note: a comment beside the speed."""
     lines = [table, *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items())]
     lines[-1 if len(lines) == 2 else 2] += f"  # {note}"
@@ -187,7 +187,7 @@ def toml(entry: dict[str, str], table: str, note: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def check_free(path: Path, name: str | None) -> None:
+def check_device_is_new(path: Path, name: str | None) -> None:
     """Refuse a fleet file that cannot be read or has this device already, before anything is measured. name: None is the main server."""
     if not path.exists():
         return
@@ -207,11 +207,11 @@ def check_free(path: Path, name: str | None) -> None:
         raise InputError(f"{path} has a [main_server] already; delete its table first")
 
 
-def added(path: Path, entry: dict[str, str], server: bool, note: str) -> str:
+def with_device_added(path: Path, entry: dict[str, str], server: bool, note: str) -> str:
     """The text of the fleet file with one more entry; the file need not be there yet."""
     old = path.read_text("utf-8-sig") if path.exists() else ""
     if path.suffix == ".toml":
-        table = toml(entry, "[main_server]" if server else "[[device]]", note)
+        table = entry_toml(entry, "[main_server]" if server else "[[device]]", note)
         return f"{old.rstrip()}\n\n{table}" if old.strip() else table
     tree = json.loads(old) if old.strip() else {}
     if server:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from hsfl import plugins
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -110,7 +110,7 @@ def register(method: Method) -> Method:
 
 def method(name: str) -> Method:
     """The row of the framework `name`; an unknown name is an error that suggests the nearest."""
-    return METHODS[known("framework", name, METHODS, plugins.WAY_OUT)]
+    return METHODS[known_name("framework", name, METHODS, plugins.WAY_OUT)]
 
 
 def copy_per_client_names() -> list[str]:
@@ -308,9 +308,9 @@ def _timing(name: str, changes: Timing | Mapping[str, Any] | None, usual: Timing
         raise InputError(f'framework {name!r} has timing {changes!r}; give a dict, such as {{"step": "joint"}}')
     settings = asdict(changes) if isinstance(changes, Timing) else dict(changes)
     for word, value in settings.items():
-        known(f"framework {name!r}: timing", word, [field.name for field in fields(Timing)])
+        known_name(f"framework {name!r}: timing", word, [field.name for field in fields(Timing)])
         if value not in WORDS[word]:
-            known(f"framework {name!r}: timing {word}", str(value), [str(choice) for choice in WORDS[word]])
+            known_name(f"framework {name!r}: timing {word}", str(value), [str(choice) for choice in WORDS[word]])
     return Timing(**(asdict(usual) | settings))
 
 

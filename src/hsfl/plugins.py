@@ -279,7 +279,7 @@ def default_options(name: str) -> Any:
         raise InputError(f"options.{name} has values that must be given ({missing[:120]}); set them") from None
 
 
-def hashes(names: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], Plugin]:
+def plugins_of_names(names: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], Plugin]:
     """The plugins that registered these (kind, name) pairs; pairs that no plugin registered are left out."""
     owners = {(kind, name): owner(kind, name) for kind, name in names}
     return {key: plugin for key, plugin in owners.items() if plugin is not None}

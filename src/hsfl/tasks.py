@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hsfl import plugins
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 from hsfl.formats import percent, significant
 
 Function = Callable[[Any, Any], Any]  # of what the model gives and the targets
@@ -97,14 +97,14 @@ TASKS = {
 
 def find_task(name: str | None) -> LearningTask:
     """The row of a task; of none, that of classification."""
-    return TASKS[DEFAULT if name is None else known("task", name, TASKS, plugins.WAY_OUT)]
+    return TASKS[DEFAULT if name is None else known_name("task", name, TASKS, plugins.WAY_OUT)]
 
 
 def check_loss(task: LearningTask, loss: str | None) -> None:
     """Refuse a `train.loss` that is unknown, or for other targets than the task's."""
     if loss is None:
         return
-    if task.targets not in LOSSES[known("loss", loss, LOSSES)]:
+    if task.targets not in LOSSES[known_name("loss", loss, LOSSES)]:
         fits = [name for name, targets in LOSSES.items() if task.targets in targets]
         raise InputError(f"train.loss is {loss!r} but the task is {task.name}; choose {' or '.join(fits)}")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hsfl.data.augment import AUGMENTATIONS, check, flip_crop
+from hsfl.data.augment import AUGMENTATIONS, check_augmentation, flip_crop
 from hsfl.errors import InputError
 from tests.naming import raises
 
@@ -50,11 +50,11 @@ def test_no_padding_only_flips_and_none_does_nothing() -> None:
 
 
 def test_what_suits_which_images() -> None:
-    check("none", (1, 28, 28))
-    check("flip_crop", (3, 32, 32))
+    check_augmentation("none", (1, 28, 28))
+    check_augmentation("flip_crop", (3, 32, 32))
     with raises(InputError, "1 channel", "colour images"):
-        check("flip_crop", (1, 28, 28))
+        check_augmentation("flip_crop", (1, 28, 28))
     with raises(InputError, "4x9", "too small"):
-        check("flip_crop", (3, 4, 9))
+        check_augmentation("flip_crop", (3, 4, 9))
     with raises(InputError, "'flipcrop'", "did you mean flip_crop"):
-        check("flipcrop", (3, 32, 32))
+        check_augmentation("flipcrop", (3, 32, 32))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from hsfl.data.arrays import client_numbers, held_out_samples, samples
-from hsfl.data.from_python import dataset, digest, fitted
+from hsfl.data.from_python import dataset, dataset_digest, fit_dataset
 from hsfl.data.partition import partition
 from hsfl.data.readers.reader import FileSettings
 from hsfl.data.registry import Dataset, load_dataset
@@ -157,17 +157,17 @@ def test_the_digest_is_of_all_that_is_held() -> None:
     base = {"x": X, "y": Y, "clients": Y}
     changes = [{"x": X + 1e-3}, {"y": 2 - Y}, {"clients": (Y + 1) % 3}, {"clients": None}, {"normalise": True}]
     changes += [{"clients": np.array(["a", "b", "c"])[Y]}, {"classes": ["a", "b", "c"]}, {"test_fraction": 0.3}]
-    digests = {digest(dataset(**(base | change))) for change in changes}
-    assert len(digests | {digest(dataset(**base))}) == len(changes) + 1
-    assert digest(dataset(**base)) == digest(dataset(**base, name="other"))
+    digests = {dataset_digest(dataset(**(base | change))) for change in changes}
+    assert len(digests | {dataset_digest(dataset(**base))}) == len(changes) + 1
+    assert dataset_digest(dataset(**base)) == dataset_digest(dataset(**base, name="other"))
 
 
 def test_limits_and_sizes_apply_to_given_data() -> None:
-    small = fitted(dataset(PIXELS, Y, clients=Y), 8, 12, 6, np.random.default_rng(0))
+    small = fit_dataset(dataset(PIXELS, Y, clients=Y), 8, 12, 6, np.random.default_rng(0))
     assert (small.train_x.shape, len(small.test_y), len(small.clients)) == ((12, 2, 8, 8), 6, 12)
     assert np.array_equal(small.clients, small.train_y)  # as each class was one client's
     names(
-        one_line(fitted, dataset(X, Y), 8, None, None, np.random.default_rng(0)),
+        one_line(fit_dataset, dataset(X, Y), 8, None, None, np.random.default_rng(0)),
         "data.image_size is 8",
         "own",
         "numbers",
@@ -257,7 +257,7 @@ def test_npz_of_both_sides(names: tuple, tmp_path: Path) -> None:
 def test_npz_of_x_and_y_is_split_as_arrays_are(tmp_path: Path) -> None:
     name = save(tmp_path / "a.npz", x=PIXELS.astype(np.uint8), y=Y)
     read, given = load_dataset(name, files=FileSettings(test_fraction=0.3)), dataset(PIXELS, Y, test_fraction=0.3)
-    assert digest(read) == digest(given)
+    assert dataset_digest(read) == dataset_digest(given)
     assert load_dataset("npz:a.npz", tmp_path).image_shape == (2, 4, 4)  # within the data directory, too
     assert load_dataset(name, image_size=8).image_shape == (2, 8, 8)
 
@@ -318,7 +318,7 @@ def test_csv_has_features_classes_and_clients(tmp_path: Path) -> None:
 @pytest.mark.parametrize("delimiter", [";", "\t"])
 def test_csv_with_other_delimiters_and_a_mark_at_its_start(delimiter: str, tmp_path: Path) -> None:
     plain, other = table(tmp_path / "a.csv"), table(tmp_path / "b.csv", "\ufeff" + TABLE.replace(",", delimiter))
-    assert digest(plain) == digest(other)
+    assert dataset_digest(plain) == dataset_digest(other)
 
 
 def test_csv_with_a_test_file_and_chosen_columns(tmp_path: Path) -> None:

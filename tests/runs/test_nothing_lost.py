@@ -153,7 +153,7 @@ class Kill(loop.Observer):
     def round_ends(self, record):
         if record.round == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-loop.run(tiny("log.checkpoint_every=100"), {str(tmp_path / "run")!r}, observer=Kill())
+loop.train_run(tiny("log.checkpoint_every=100"), {str(tmp_path / "run")!r}, observer=Kill())
 """
     root = Path(__file__).parents[2]
     environment = os.environ | {"PYTHONPATH": f"{root / 'src'}:{root}"}
@@ -191,7 +191,7 @@ from hsfl.runs import loop
 class HangUp(loop.Observer):
     def round_ends(self, record):
         os.kill(os.getpid(), signal.SIGHUP)
-print(loop.run(tiny(), {str(tmp_path / "run")!r}, observer=HangUp()).status)
+print(loop.train_run(tiny(), {str(tmp_path / "run")!r}, observer=HangUp()).status)
 """
     root = Path(__file__).parents[2]
     environment = os.environ | {"PYTHONPATH": f"{root / 'src'}:{root}"}

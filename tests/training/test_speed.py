@@ -69,10 +69,10 @@ def test_memory_is_the_machine_s_or_its_container_s(tmp_path: Path, monkeypatch:
 def test_an_entry_is_read_again(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"fleet.{suffix}"
     for name, up in (('a "quoted" one', "100Mbps"), ("b", None)):
-        fleet_file.check_free(path, name)
+        fleet_file.check_device_is_new(path, name)
         entry = fleet_file.device_entry(name, 35.4e9, 16.7 * 2**33, up, up)
-        path.write_text(fleet_file.added(path, entry, False, "as measured"))
-    path.write_text(fleet_file.added(path, {"compute": "400 GFLOP/s"}, True, "as measured"))
+        path.write_text(fleet_file.with_device_added(path, entry, False, "as measured"))
+    path.write_text(fleet_file.with_device_added(path, {"compute": "400 GFLOP/s"}, True, "as measured"))
     file = fleet_file.read_fleet_file(path)
     assert [device.name for device in file.devices] == ['a "quoted" one', "b"]
     assert file.devices[0].cpu_hz == 35.4e9
@@ -81,13 +81,13 @@ def test_an_entry_is_read_again(tmp_path: Path, suffix: str) -> None:
     assert file.main_server is not None
     for name in ("b", None):
         with pytest.raises(InputError, match="already"):
-            fleet_file.check_free(path, name)
+            fleet_file.check_device_is_new(path, name)
 
 
 def test_a_file_that_is_no_fleet_takes_no_devices(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(json.dumps({"cpu_hz": [1]}))
     with raises(InputError, "[[device]]", "[main_server]"):
-        fleet_file.check_free(tmp_path / "other.json", "a")
+        fleet_file.check_device_is_new(tmp_path / "other.json", "a")
 
 
 QUICK = ("measure", "--seconds", "0.1", "--model", "mlp", "--input", "1,8,8", "--set", "train.batch_size=8")

@@ -5,3 +5,37 @@ says who sits it out, `policies` are the baselines, `cells` and `given_rates` th
 `stage/` solves one stage of a round with given cuts; `cuts/` chooses the cuts. Not here: the equations of seconds and rates
 (`hsfl.network.latency`), and the fleets, scenarios and rounds of a config (`hsfl.planning`). No torch is imported in this folder.
 """
+
+OFFERED = {  # to other folders, by module
+    "answer": ("Allocation", "phases_of", "shares_of_answer", "SolveStatus", "with_gap", "within_gap"),
+    "cells": ("CellsAnswer", "distribute_cells", "solve_cells"),
+    "cuts.bound": ("bound_over_cuts", "warm_up_bound"),
+    "cuts.large_fleets": ("Crowd", "LargeFleet", "Loads"),
+    "cuts.radio": ("LEAST_S", "radio_request", "RadioRounds"),
+    "cuts.search": (
+        "best_single_cut",
+        "CutChoice",
+        "CutRequest",
+        "CutSettings",
+        "ignore_progress",
+        "OnProgress",
+        "random_cuts",
+        "search_cuts",
+        "single_cuts",
+    ),
+    "exact": ("distribute_model", "exact", "stage_solver"),
+    "given_rates": (
+        "best_measured_round",
+        "keep_within_tau_measured",
+        "least_training",
+        "MeasuredRounds",
+        "optimal_cycles",
+    ),
+    "numba_cache": ("is_cold",),
+    "policies": ("in_time", "Policy", "policy", "PROOF_LIMIT_S", "register_policy"),
+    "policy_table": ("POLICIES", "policy_row", "PolicyRow", "RULES"),
+    "scenario": ("rows_between", "Scenario"),
+    "solvers": ("allocate", "solver_named"),
+    "stage.stage_answer": ("TimeLimit",),
+    "stage.subset_dp": ("few_subchannels",),
+}

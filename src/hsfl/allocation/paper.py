@@ -37,7 +37,7 @@ from hsfl.allocation.stage.local_search import first_owner
 from hsfl.allocation.stage.prices import alone_s, shares_of
 from hsfl.allocation.stage.stage import Stage, training_stage
 from hsfl.allocation.stage.stage_answer import StageAnswer, StageSolver, StopWhen, TimeLimit
-from hsfl.errors import known
+from hsfl.errors import known_name
 from hsfl.network.latency import duration_s
 
 Array = np.ndarray
@@ -57,7 +57,7 @@ def solve_as_paper(
     p_step: `exact` or `scip`. The lower bound is the exact solver's for these cuts.
     """
     scip.check_exclusive(scenario, "paper")
-    transmit = P_STEPS[known("p_step", p_step, P_STEPS)]
+    transmit = P_STEPS[known_name("p_step", p_step, P_STEPS)]
     _compile()
     keeper = partial(solve_stage_as_paper, transmit=exclusive.solve_exclusive)  # who can keep tau_s is asked many times
     answer = solve_round(scenario, cuts, partial(solve_stage_as_paper, transmit=transmit), gap, time_limit_s, keeper)

@@ -37,7 +37,7 @@ from hsfl.allocation.stage.local_search import first_owner
 from hsfl.allocation.stage.prices import alone_s, shares_of, solve_shares
 from hsfl.allocation.stage.stage import Stage, distribution_stage, even_cycles, even_power, training_stage
 from hsfl.allocation.stage.stage_answer import Spent, StageAnswer, StageSolver, StopWhen, TimeLimit
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 from hsfl.network.latency import client_round_s
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ def _given(name: str, answer: Any) -> dict[str, Any]:
     if not isinstance(answer, Mapping):
         raise InputError(f"policy {name!r} gives a {type(answer).__name__}; give a dict with server_hz and owner")
     for key in answer:
-        known(f"policy {name!r} gives", str(key), GIVEN_NAMES)
+        known_name(f"policy {name!r} gives", str(key), GIVEN_NAMES)
     return {key: value for key, value in answer.items() if value is not None}
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Self
 
 from hsfl import plugins
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 
 RULES = {
     "cuts": ("optimised", "random", "smallest", "single"),
@@ -47,7 +47,7 @@ class PolicyRow:
     def __post_init__(self) -> None:
         for field, rules in RULES.items():
             if not (field == "cuts" and callable(self.cuts)):
-                known(f"policy {self.name}: rule for {field}", getattr(self, field), rules)
+                known_name(f"policy {self.name}: rule for {field}", getattr(self, field), rules)
 
     @property
     def chooses_cuts(self) -> bool:
@@ -102,7 +102,7 @@ def policy_row(name: str, options: Any = None) -> PolicyRow:
     plain = PolicyRow(name)
     result = plain
     for single_name in name.split("+"):
-        row = _with_options(POLICIES[known("policy", single_name, POLICIES, ", or join names with +")], options)
+        row = _with_options(POLICIES[known_name("policy", single_name, POLICIES, ", or join names with +")], options)
         for field in (*RULES, "allocator"):
             if getattr(row, field) != getattr(plain, field):
                 if getattr(result, field) not in (getattr(plain, field), getattr(row, field)):

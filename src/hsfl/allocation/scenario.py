@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from hsfl.allocation.scenario_file import COST_FIELDS, ScenarioFile, unique
-from hsfl.errors import InputError, explain, shown
+from hsfl.errors import InputError, explain, shown_value
 
 Array = np.ndarray
 # What the solver can compute with, by field: far beyond any machine or radio, far from overflow and lost digits. Within
@@ -102,7 +102,7 @@ class Scenario:
     def from_dict(data: Any) -> "Scenario":
         """A scenario from the content of its file."""
         if not isinstance(data, dict):
-            raise InputError(f"scenario is {shown(data)}; it must be an object with cost, clients, ...")
+            raise InputError(f"scenario is {shown_value(data)}; it must be an object with cost, clients, ...")
         try:
             file = ScenarioFile.model_validate(data)
         except ValidationError as error:

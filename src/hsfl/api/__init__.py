@@ -4,3 +4,8 @@
 They call what the commands call (`hsfl.runs`, `hsfl.planning`, `hsfl.report`) and print nothing unless they are asked to.
 `hsfl/__init__.py` says which names are public.
 """
+
+OFFERED = {  # to other folders, by module
+    "plan_calls": ("plan",),
+    "run_calls": ("compare", "new_folder", "run"),
+}

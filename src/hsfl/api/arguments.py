@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hsfl import plugins as plugin_files
 from hsfl.config import OWN_DATA, OWN_MODEL, RunConfig, flatten, read_config, with_changes
-from hsfl.data.from_python import digest
+from hsfl.data.from_python import dataset_digest
 from hsfl.data.registry import Dataset
 from hsfl.errors import InputError
 from hsfl.runs.unused_settings import refuse_unused, refuse_unused_by_contenders
@@ -67,7 +67,7 @@ def arguments_of_call(
     changes = [*_setting_texts(settings), *_section_texts(section_changes)]
     if dataset is not None:
         name = OWN_DATA if dataset.name == OWN_DATA else f"{OWN_DATA}:{dataset.name}"
-        changes += [f"data.name={json.dumps(name)}", f'data.sha256="{digest(dataset)}"']
+        changes += [f"data.name={json.dumps(name)}", f'data.sha256="{dataset_digest(dataset)}"']
     if split_model is not None:
         changes.append(f"model.name={OWN_MODEL}")
     if not isinstance(config, RunConfig):

@@ -66,7 +66,7 @@ def measure_command(
         if out is not None:
             if out.suffix not in (".toml", ".json"):
                 raise InputError(f"-o is {out}; a fleet file is .toml or .json, such as fleet.toml")
-            fleet_file.check_free(out, None if server else device_name)
+            fleet_file.check_device_is_new(out, None if server else device_name)
         from hsfl.config import read_config
         from hsfl.files import write_atomic
         from hsfl.models.zoo import build
@@ -95,7 +95,7 @@ def measure_command(
         entry = {"compute": entry["compute"]} if server else entry
         note = f"{model_settings.name} at {'x'.join(map(str, shape))}, batches of {train.batch_size}"
         if out is not None:
-            text = fleet_file.added(out, entry, server, note)
+            text = fleet_file.with_device_added(out, entry, server, note)
             write_atomic(out, lambda scratch: scratch.write_text(text, "utf-8"))
     if as_json:
         print_json({"entry": entry, "flops_per_s": speed.flops_per_s, "step_s": speed.step_s, "num_steps": speed.num_steps,
@@ -103,7 +103,7 @@ def measure_command(
         return
     _show_speed(speed, note, memory_bits)
     if out is None:
-        text = fleet_file.toml(entry, "[main_server]" if server else "[[device]]", note)
+        text = fleet_file.entry_toml(entry, "[main_server]" if server else "[[device]]", note)
         out_console.print(text.rstrip(), soft_wrap=True)
     else:
         who = "the main server" if server else f"device {device_name!r}"

@@ -29,7 +29,7 @@ from hsfl.commands.cost import read_shape
 from hsfl.commands.plan_tables import show_plan
 from hsfl.commands.report import say_page, write_page_beside
 from hsfl.data.passes import samples_of_round
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 from hsfl.formats import brief, seconds, significant
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ def read_device(description: str) -> dict[str, float]:
     device: dict[str, float] = {}
     for entry in filter(None, map(str.strip, description.split(","))):
         name, equals, value = (text.strip() for text in entry.partition("="))
-        name = known("--device field", name.lower(), DEVICE_FIELDS)
+        name = known_name("--device field", name.lower(), DEVICE_FIELDS)
         if not equals:
             raise InputError(
                 f"--device {name} has no value; write {name}={quantities.KINDS[DEVICE_FIELDS[name]].example}"

@@ -98,15 +98,15 @@ def reproduce_command(
     console = err_console if as_json else out_console
     with one_line_errors():
         need_plan_extra()
-        from hsfl.errors import known
+        from hsfl.errors import known_name
         from hsfl.experiments.common import SCALES
         from hsfl.experiments.table1.columns import columns_named
         from hsfl.experiments.table1.traces import Together
         from hsfl.report.figure_style import matplotlib
         from hsfl.runs.studies.run_many import ConsoleShow
 
-        chosen = WHAT if known("what", what, (*WHAT, *BESIDE, "all")) == "all" else (what,)
-        known("--scale", scale, SCALES)
+        chosen = WHAT if known_name("what", what, (*WHAT, *BESIDE, "all")) == "all" else (what,)
+        known_name("--scale", scale, SCALES)
         load_plugins(plugin)
         matplotlib()  # before hours of work, not after
         folder = out or Path("runs") / f"reproduce-{scale}"
@@ -173,9 +173,11 @@ def _single_dataset(datasets: tuple[str, ...], usual: str) -> str:
 
 def _dataset_names(text: str) -> tuple[str, ...]:
     from hsfl.data.registry import FACTS
-    from hsfl.errors import InputError, known
+    from hsfl.errors import InputError, known_name
 
-    names = tuple(dict.fromkeys(known("--datasets", name.strip(), FACTS) for name in text.split(",") if name.strip()))
+    names = tuple(
+        dict.fromkeys(known_name("--datasets", name.strip(), FACTS) for name in text.split(",") if name.strip())
+    )
     if not names:
         raise InputError(f"--datasets is {text!r}; name at least one, such as mnist")
     return names

@@ -58,3 +58,8 @@ __all__ = [
     "set_names",
     "with_changes",
 ]
+
+OFFERED = {  # to other folders, by module
+    "options": ("GPTOptions", "OF_MODELS", "ViTOptions"),
+    "reading": ("beside", "from_folder", "INPUTS", "KEPT"),
+}

@@ -5,3 +5,25 @@
 `augment`, the only file here that imports torch, changes training images at random. Batches as tensors are made in
 `training/batches.py`; which settings choose all this is decided in `runs/client_data.py`.
 """
+
+OFFERED = {  # to other folders, by module
+    "augment": ("AUGMENTATIONS", "check_augmentation"),
+    "download": ("fetch",),
+    "from_python": ("dataset", "dataset_digest", "fit_dataset"),
+    "partition": ("check_classes", "class_counts", "dirichlet", "Holdings", "is_redrawn", "partition", "sizes_of"),
+    "passes": ("batches_of_pass", "RoundSteps", "samples_of_round", "steps_of_round"),
+    "readers.reader": ("FileSettings",),
+    "readers.text": ("read_pydoc", "read_text", "TASK"),
+    "registry": (
+        "class_counts_of",
+        "Dataset",
+        "FACTS",
+        "Facts",
+        "find_data_dir",
+        "load_dataset",
+        "OwnReader",
+        "READERS",
+        "register_dataset",
+        "samples_of_clients",
+    ),
+}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 
 Augmentation = Callable[[torch.Tensor, np.random.Generator], torch.Tensor]
 
@@ -35,9 +35,9 @@ def flip_crop(x: torch.Tensor, rng: np.random.Generator, pad: int = PAD) -> torc
 AUGMENTATIONS: dict[str, Augmentation] = {"none": _unchanged, "flip_crop": flip_crop}
 
 
-def check(name: str, image_shape: tuple[int, ...]) -> None:
+def check_augmentation(name: str, image_shape: tuple[int, ...]) -> None:
     """Whether this augmentation exists and suits images of shape (C, H, W)."""
-    if known("augmentation", name, AUGMENTATIONS) == "none":
+    if known_name("augmentation", name, AUGMENTATIONS) == "none":
         return
     if len(image_shape) != 3:
         raise InputError(

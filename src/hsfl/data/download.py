@@ -11,7 +11,7 @@ from typing import Any
 
 from hsfl.data.readers.reader import reading
 from hsfl.data.registry import READERS, find_data_dir
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 
 TIMEOUT_S = 30
 CHUNK_BYTES = 2**16
@@ -155,5 +155,5 @@ def _not_fetchable(name: str, root: Path) -> InputError:
         )
     if name == "digits":
         return InputError("digits needs no download, it comes with scikit-learn; pip install 'hsfl[demo]'")
-    known("data set", name.partition(":")[0], READERS)
+    known_name("data set", name.partition(":")[0], READERS)
     return InputError(f"'{name}' is read where it lies and cannot be fetched; choose one of {', '.join(SOURCES)}")

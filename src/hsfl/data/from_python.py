@@ -8,7 +8,7 @@ import numpy as np
 
 from hsfl.data.arrays import Side, checked_arrays
 from hsfl.data.readers.reader import Arrays
-from hsfl.data.registry import Dataset, limited, make_dataset
+from hsfl.data.registry import Dataset, limited_dataset, make_dataset
 from hsfl.errors import InputError
 from hsfl.tasks import DEFAULT
 
@@ -57,7 +57,7 @@ def dataset(
     return make_dataset(name, arrays)
 
 
-def fitted(
+def fit_dataset(
     data: Dataset, image_size: int | None, limit: int | None, limit_test: int | None, rng: np.random.Generator
 ) -> Dataset:
     """A given data set after the settings that apply to any: the size of images, and limits."""
@@ -65,10 +65,10 @@ def fitted(
         x_and_y = (data.train_x, data.train_y, data.test_x, data.test_y)
         arrays = Arrays(*x_and_y, data.classes, bool(data.mean), data.clients, data.client_names, data.task)
         data = make_dataset(data.name, arrays, image_size)
-    return limited(data, limit, limit_test, rng)
+    return limited_dataset(data, limit, limit_test, rng)
 
 
-def digest(data: Dataset) -> str:
+def dataset_digest(data: Dataset) -> str:
     """SHA-256 of all that a data set holds."""
     total = hashlib.sha256(repr((data.classes, data.mean, data.std, data.client_names)).encode())
     if data.task != DEFAULT or data.vocabulary is not None:

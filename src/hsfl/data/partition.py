@@ -20,7 +20,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 
 Array = np.ndarray
 
@@ -200,7 +200,7 @@ def check_classes(kind: str, task: str, targets: str) -> None:
 
 def partition(labels: Array, num_clients: int, kind: str, rng: np.random.Generator, **options: Any) -> Holdings:
     """Divide by the name of the partition; options that this kind does not have are left aside."""
-    function = PARTITIONS[known("partition", kind, PARTITIONS)]
+    function = PARTITIONS[known_name("partition", kind, PARTITIONS)]
     taken = inspect.signature(function).parameters
     return function(labels, num_clients, rng, **{name: value for name, value in options.items() if name in taken})
 

@@ -20,7 +20,7 @@ from hsfl import plugins
 from hsfl.data.arrays import Side, checked_arrays, client_numbers, feature_statistics
 from hsfl.data.readers import cifar10, csv_table, digits, ham10000, idx, image_folder, npz, text
 from hsfl.data.readers.reader import Arrays, FileSettings, Request, resized_array
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 from hsfl.rng import stream
 from hsfl.tasks import DEFAULT, find_task
 
@@ -181,7 +181,7 @@ def load_dataset(
     """
     _check_options(limit, limit_test, image_size, split)
     kind, _, path = name.partition(":")
-    reader = READERS[known("data set", kind, READERS, plugins.WAY_OUT)]
+    reader = READERS[known_name("data set", kind, READERS, plugins.WAY_OUT)]
     if not isinstance(reader, OwnReader) and bool(path) != (kind in WITH_PATH):
         raise InputError(
             f"data set '{name}' needs a path: write {kind}:PATH"
@@ -195,7 +195,7 @@ def load_dataset(
     if arrays.clients is None and (ids := request.clients()) is not None:
         holder, names = client_numbers(f"data.client_file {files.client_file}", ids, len(arrays.train_y))
         arrays = arrays._replace(clients=holder, client_names=names)
-    return limited(make_dataset(name, arrays, image_size), limit, limit_test, rng)
+    return limited_dataset(make_dataset(name, arrays, image_size), limit, limit_test, rng)
 
 
 def make_dataset(name: str, arrays: Arrays, image_size: int | None = None) -> Dataset:
@@ -209,7 +209,7 @@ def make_dataset(name: str, arrays: Arrays, image_size: int | None = None) -> Da
     return Dataset(name, *x_and_y, arrays.classes, mean, std, *holders, arrays.task, arrays.vocabulary)
 
 
-def limited(
+def limited_dataset(
     dataset: Dataset, limit: int | None, limit_test: int | None, rng: np.random.Generator | None = None
 ) -> Dataset:
     """A random part of the training and of the test samples, class by class in proportion; statistics stay the whole's."""

@@ -47,7 +47,7 @@ def prepare_setup(settings: ClientSettings, welcome: Welcome) -> ClientSetup:
     config = received_config(welcome.settings, client_data_settings(settings), simulated)
     dataset = read_data(config)
     images = make_images(config, dataset, "train")
-    augment.check(config.data.augment, images.shape)
+    augment.check_augmentation(config.data.augment, images.shape)
     if images.shape != tuple(welcome.input_shape) or dataset.num_classes != welcome.num_classes:
         raise InputError(
             f"the data have samples of {images.shape} in {dataset.num_classes} classes, and {tuple(welcome.input_shape)} in "

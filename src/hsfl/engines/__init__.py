@@ -5,3 +5,9 @@ rounds it then spreads. Only frameworks that keep a copy of the server side for 
 not wait for each other within a round. `start` chooses the engine, `scheduler` deals clients to workers, `worker` trains them.
 What a round computes is in `hsfl.frameworks`; real machines that talk over a network are in `hsfl.deploy`.
 """
+
+OFFERED = {  # to other folders, by module
+    "engine": ("Engine", "Exam", "Inline"),
+    "machine": ("num_cores", "sources_sha256"),
+    "start": ("start_engine",),
+}

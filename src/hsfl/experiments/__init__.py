@@ -4,3 +4,18 @@
 `norms` what averaging costs BatchNorm, `rates` chooses learning rates. `common` has folders, tables and trends, `statistics` intervals
 and verdicts. A single run, a comparison or a sweep of the user's is in `runs/`; their figures are in `report/`.
 """
+
+OFFERED = {  # to other folders, by module
+    "common": ("Outcome", "SCALES"),
+    "fig1": ("reproduce_fig1",),
+    "fig3": ("reproduce_fig3",),
+    "gains": ("reproduce_gains",),
+    "latency.fig4": ("reproduce_fig4",),
+    "latency.fig5": ("reproduce_fig5",),
+    "norms": ("DATA", "reproduce_norms"),
+    "rates": ("reproduce_rates",),
+    "table1.columns": ("columns_named",),
+    "table1.table1": ("reproduce_table1",),
+    "table1.traces": ("Together",),
+    "when": ("reproduce_when",),
+}

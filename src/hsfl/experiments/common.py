@@ -68,7 +68,7 @@ def claim_plugins(folder: Path, columns: Mapping[str, Sequence[tuple[str, str]]]
     path = folder / "plugins.json"
     stored = _stored(path) if path.exists() else {}
     current = {
-        name: {f"{kind} {of}": plugin.sha256 for (kind, of), plugin in plugins.hashes(used).items()}
+        name: {f"{kind} {of}": plugin.sha256 for (kind, of), plugin in plugins.plugins_of_names(used).items()}
         for name, used in columns.items()
     }
     for name, hashes in current.items():

@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 
 from hsfl.config import RunConfig, with_changes
-from hsfl.errors import known
+from hsfl.errors import known_name
 from hsfl.experiments.common import SCALES, Outcome, Say, Trend, claim, machine, table, trend_table, write_text
 from hsfl.experiments.latency.latency_study import SAMPLES_PER_CLIENT, paper_base
 from hsfl.files import write_csv
@@ -43,7 +43,7 @@ def _config_of(framework: str) -> RunConfig:
 
 def reproduce_fig1(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
     """Clock the three rounds and write the figure, its CSV and its table into `out`. `num_seeds` has no effect."""
-    known("scale", scale, SCALES)
+    known_name("scale", scale, SCALES)
     claim(out, {"config": _config_of(PROPOSED).model_dump(mode="json"), "samples per client": SAMPLES_PER_CLIENT})
     *records, even = _first_rounds(say)
     page = gantt_of_rounds(

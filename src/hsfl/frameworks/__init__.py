@@ -19,3 +19,18 @@ def find_framework(name: str) -> type[Framework]:
     module, _, attribute = code.partition(":")
     framework_class: type[Framework] = getattr(import_module(module), attribute)
     return framework_class
+
+
+OFFERED = {  # to other folders, by module
+    "framework": (
+        "checked_round",
+        "Framework",
+        "FrameworkBase",
+        "join",
+        "RoundResult",
+        "State",
+        "Task",
+        "whole_models",
+    ),
+    "parallel": ("CopyPerClient", "HSFL", "Shard"),
+}

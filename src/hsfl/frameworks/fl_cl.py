@@ -12,7 +12,7 @@ import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
-from hsfl.frameworks.framework import Arrangement, Base, RoundResult, State, Task, copied
+from hsfl.frameworks.framework import Arrangement, FrameworkBase, RoundResult, State, Task, copied
 from hsfl.frameworks.parallel import CopyPerClient
 from hsfl.models.state import UnitState
 from hsfl.planning.world import World
@@ -40,7 +40,7 @@ class FL(CopyPerClient):
         return (task.num_units,) * task.num_clients
 
 
-class CL(Base):
+class CL(FrameworkBase):
     """CL: all data are on the server from round 1 on, and the optimiser lasts through the run."""
 
     def __init__(self, task: Task) -> None:

@@ -148,7 +148,7 @@ class Arrangement:
     away: tuple[int, ...] = ()
 
 
-class Base:
+class FrameworkBase:
     """Defaults that most frameworks keep."""
 
     copy_per_client = False  # the main server keeps a copy of its side for each client and averages once a round

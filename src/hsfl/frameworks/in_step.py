@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hsfl.config import RunConfig
-from hsfl.frameworks.framework import Base, RoundResult, State, Task, join, shared_cut
+from hsfl.frameworks.framework import FrameworkBase, RoundResult, State, Task, join, shared_cut
 from hsfl.models.state import UnitState
 from hsfl.rng import stream
 from hsfl.training.aggregate import PartialSum
@@ -46,7 +46,7 @@ class Work:
         return RoundResult(self.losses.mean, self.losses.num_samples, self.link.bytes)
 
 
-class InStep(Base):
+class InStep(FrameworkBase):
     """The loop over steps. Subclasses say how the server serves a step, and how heads are updated."""
 
     def __init__(self, task: Task) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from hsfl.config import RunConfig
-from hsfl.frameworks.framework import Base, RoundResult, State, Task, join
+from hsfl.frameworks.framework import FrameworkBase, RoundResult, State, Task, join
 from hsfl.models.state import Packed, UnitState
 from hsfl.planning.round_clock import Extras
 from hsfl.training.aggregate import PartialSum
@@ -55,7 +55,7 @@ def _unpacked(total: PartialSum, heads: Packed[int], losses: Losses, num_bytes: 
     return Shard(total, heads.states(), losses, num_bytes)
 
 
-class CopyPerClient(Base):
+class CopyPerClient(FrameworkBase):
     """The round that HSFL, SplitFed V1, FSL and FL share."""
 
     copy_per_client = True

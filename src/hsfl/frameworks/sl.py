@@ -8,7 +8,7 @@ With that option and one client this is centralised learning.
 from collections.abc import Iterable, Sequence
 
 from hsfl.config import RunConfig
-from hsfl.frameworks.framework import Base, RoundResult, State, Task, copied, shared_cut
+from hsfl.frameworks.framework import FrameworkBase, RoundResult, State, Task, copied, shared_cut
 from hsfl.models.state import UnitState
 from hsfl.planning.round_clock import Extras
 from hsfl.training.link import Link, Losses
@@ -16,7 +16,7 @@ from hsfl.training.roles import Session
 from hsfl.training.step import apply_gradient_on_client
 
 
-class SL(Base):
+class SL(FrameworkBase):
     """SL: one client after another trains with the one server side."""
 
     hands_on_heads = True

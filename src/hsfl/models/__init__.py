@@ -4,3 +4,29 @@
 `recipes` lists the models by name, `zoo` builds them, and the architectures stand in files of their own. `split/` cuts any module by its graph.
 Training is in `hsfl.training`; which cut a client gets is decided in `hsfl.planning`.
 """
+
+OFFERED = {  # to other folders, by module
+    "cost_table": ("CostTable", "measure_cost", "measure_module"),
+    "init_weights": ("load_init_weights",),
+    "recipes": ("find_recipe",),
+    "sample_fit": ("check_example", "check_fits", "check_weights", "example"),
+    "split.codegen": ("GraphUnit",),
+    "split.graph_split": ("split",),
+    "split.module_split": ("ModuleSplit",),
+    "split.torch_export": ("sizes_by_place",),
+    "state": (
+        "bind_state",
+        "bound_copy",
+        "dense",
+        "is_dense",
+        "joined_view",
+        "Layout",
+        "load_state",
+        "Packed",
+        "read_state",
+        "UnitState",
+        "usual_strides",
+    ),
+    "units": ("SplitModel",),
+    "zoo": ("build", "build_from", "register_model"),
+}

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hsfl import plugins
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 
 if TYPE_CHECKING:
     from hsfl.models.units import SplitModel
@@ -63,4 +63,4 @@ def find_recipe(name: str) -> Recipe:
         if not path:
             raise InputError(f"model {name!r} needs a path: write {kind}:PATH")
         return replace(BY_PATH[kind], path=path)
-    return MODELS[known("model", name, MODELS, plugins.WAY_OUT)]
+    return MODELS[known_name("model", name, MODELS, plugins.WAY_OUT)]

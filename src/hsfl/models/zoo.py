@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hsfl import plugins
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 from hsfl.models.layers import init_weights, named, swap_norm
 from hsfl.models.recipes import MODELS, NORMS, Recipe, find_recipe
 from hsfl.models.split.graph_split import split
@@ -128,7 +128,7 @@ def build_from(make: Callable[..., Any], shape: Shape, num_classes: int, norm: s
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         model = make() if not _takes_two(make) else make(shape, num_classes)
-    return _with_norm(_split_for(model, shape), known("norm", norm, NORMS))
+    return _with_norm(_split_for(model, shape), known_name("norm", norm, NORMS))
 
 
 def build(
@@ -149,8 +149,8 @@ def build(
     vit and registered models; None takes the model's defaults.
     """
     recipe = find_recipe(name)
-    known("stem", stem, STEMS)
-    if known("norm", norm, NORMS) not in recipe.norms:
+    known_name("stem", stem, STEMS)
+    if known_name("norm", norm, NORMS) not in recipe.norms:
         raise InputError(f"norm is {norm} but {name} does not train without; choose {' or '.join(recipe.norms)}")
     if dropout is not None and recipe.dropout is None:
         raise InputError(f"dropout is {dropout} but {name} has none; leave it out or choose another model")

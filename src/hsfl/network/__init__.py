@@ -5,3 +5,37 @@
 Who gets which cycles, subchannels and power is decided in `hsfl.allocation`; fleets and links of a config are built in
 `hsfl.planning`. No torch is imported in this folder.
 """
+
+OFFERED = {  # to other folders, by module
+    "channel": (
+        "antenna_positions",
+        "draw_round",
+        "draw_rounds",
+        "Links",
+        "Measured",
+        "nearest_cell",
+        "Ofdma",
+        "PathLoss",
+        "random_positions",
+        "RATE_NAMES",
+        "RoundDraw",
+    ),
+    "clock": ("after_upload", "PHASES", "raw_upload", "Timeline", "timeline", "Why"),
+    "clusters": ("gibbs_clusters", "random_clusters"),
+    "devices": ("draw_fleet", "Fleet", "fleet_of_file", "MANY_CLIENTS", "max_cuts", "Servers", "with_heterogeneity"),
+    "even_allocation": ("even_phases", "even_resources", "framework_cuts", "psl_batch_sizes"),
+    "history": ("read_history", "round_of_history"),
+    "latency": (
+        "client_round_s",
+        "duration_s",
+        "LN2",
+        "Phases",
+        "phases",
+        "rate_bps",
+        "Rates",
+        "round_s",
+        "shared_rate_bps",
+    ),
+    "norm_estimation": ("estimation_s",),
+    "steps": ("BATCH_PHASES", "queue_order", "run_steps"),
+}

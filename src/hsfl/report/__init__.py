@@ -5,3 +5,18 @@
 Nothing here trains or plans: what a run folder holds and how it is written is in `hsfl.runs`, the paper's own table and figures
 are in `hsfl.experiments`, and what a command prints around a table is in `hsfl.commands`.
 """
+
+OFFERED = {  # to other folders, by module
+    "compared_runs": ("display_name",),
+    "comparison": ("Comparison",),
+    "comparison_summary": ("check_target", "gain_sentences", "read_comparison"),
+    "curves": ("Estimate", "estimate", "half_width"),
+    "figure_style": ("escape_dollars", "FAINT", "INK", "matplotlib", "save_figure", "STYLE"),
+    "gantt": ("gantt_of_rounds", "waiting_spans"),
+    "page.page": ("write_page",),
+    "page.page_words": ("describe_plan", "plan_sentence"),
+    "plots": ("write_figures", "Y_LABELS"),
+    "sweep_figure": ("write_sweep_figures",),
+    "sweep_results": ("check_metrics", "default_metrics", "read_sweep"),
+    "watch": ("HOST", "make_server"),
+}

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 from hsfl.framework_table import METHODS, Method, Style, read_style
 from hsfl.report.curves import Curve, curve
 from hsfl.runs.folder import RunFolder, run_path
@@ -177,7 +177,7 @@ def read_runs(out: str | Path, labels: Sequence[str] | None = None) -> list[Run]
     if not folders:
         raise InputError(f"{out} holds no runs; a comparison lies in folders such as {run_path(out, 'hsfl', 0)}")
     present = sorted({label for label, _ in folders}, key=usual_order)
-    wanted = [known("label", label, present) for label in labels] if labels is not None else present
+    wanted = [known_name("label", label, present) for label in labels] if labels is not None else present
     return [
         read_run(path, label, seed)
         for wanted_label in wanted

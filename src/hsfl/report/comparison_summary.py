@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 from hsfl.formats import percent, seconds, significant
 from hsfl.framework_table import PROPOSED
 from hsfl.report.compared_runs import Run, read_runs
@@ -45,7 +45,7 @@ def summarise_runs(
     if reference is None:
         proposed = [label for label in labels if label.split(",", 1)[0] == PROPOSED]
         reference = PROPOSED if PROPOSED in labels else [*proposed, labels[0]][0]
-    known("label", reference, labels)
+    known_name("label", reference, labels)
     common_s = min(run.end_s for run in runs)
     by_label = {label: [run for run in runs if run.label == label] for label in labels}
     results = [_result(label, by_label[label], target, common_s) for label in labels]

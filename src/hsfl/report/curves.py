@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 from hsfl.runs.records import RECORDED, RoundRecord
 from hsfl.tasks import ACCURACY, Metric
 
@@ -57,8 +57,8 @@ def curve(
     end: how far the last value holds; by default to the last round. A run that a budget of seconds ended still has
         its last model when the budget is spent.
     """
-    known("quantity", quantity, [*QUANTITIES, *metrics])
-    x_name = AXES[known("axis", over, AXES)]
+    known_name("quantity", quantity, [*QUANTITIES, *metrics])
+    x_name = AXES[known_name("axis", over, AXES)]
     points = [record for record in records if record.value(quantity) is not None]
     x = np.array([getattr(record, x_name) for record in points], float)
     value = np.array([record.value(quantity) for record in points], float)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 from hsfl.files import write_atomic
 
 if TYPE_CHECKING:
@@ -60,7 +60,11 @@ def save_figure(figure: "Figure", path: str | Path, formats: Iterable[str] = FOR
     metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     written = []
     for kind in formats:
-        options: dict[str, Any] = {"format": known("format", kind, metadata), "metadata": metadata[kind], "dpi": 160}
+        options: dict[str, Any] = {
+            "format": known_name("format", kind, metadata),
+            "metadata": metadata[kind],
+            "dpi": 160,
+        }
         target = Path(f"{path}.{kind}")
         with matplotlib().rc_context(STYLE):
             write_atomic(target, partial(figure.savefig, **options, facecolor="white"))

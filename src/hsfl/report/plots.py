@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hsfl.errors import known
+from hsfl.errors import known_name
 from hsfl.formats import ENDLESS, seconds
 from hsfl.framework_table import METHODS, Style
 from hsfl.report.compared_runs import Run, built_in
@@ -68,7 +68,7 @@ def learning_figure(comparison: Comparison, quantity: str | None = None) -> "Fig
     metric by which labels are compared."""
     quantity = quantity or comparison.metric.name
     metrics = {metric.name: metric for metric in comparison.runs[0].metrics}
-    known("quantity", quantity, [*QUANTITIES, *metrics])
+    known_name("quantity", quantity, [*QUANTITIES, *metrics])
     mpl = matplotlib()
     unit_s, unit = time_unit(max(run.end_s for run in comparison.runs))
     y_scale = 100.0 if quantity in metrics and metrics[quantity].percent else 1.0

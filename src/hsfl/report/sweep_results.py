@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 from hsfl.files import read_object, write_atomic, write_csv
 from hsfl.formats import si
 from hsfl.framework_table import Style
@@ -91,7 +91,7 @@ def default_metrics(plan_only: bool, target: float | None, metric: Metric = ACCU
 def check_metrics(names: Sequence[str], plan_only: bool, target: float | None) -> None:
     """Refuse an unknown metric before hours of training, not after."""
     for name in names:
-        known("metric", name, [*METRICS, *_plugin_metrics()])
+        known_name("metric", name, [*METRICS, *_plugin_metrics()])
         if plan_only and name not in TIMED:
             raise InputError(f"--metric {name} needs training; with --plan-only there are {', '.join(TIMED)}")
         if name == "time_to_target_s" and target is None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from hsfl import fleet_file
 from hsfl.config import DEVICES_DATA, OWN_DATA, DataConfig, RunConfig
-from hsfl.data.from_python import digest, fitted
+from hsfl.data.from_python import dataset_digest, fit_dataset
 from hsfl.data.partition import Holdings, check_classes, is_redrawn, partition
 from hsfl.data.readers import text
 from hsfl.data.readers.reader import FileSettings
@@ -51,9 +51,9 @@ def read_data(config: RunConfig, given: Dataset | None = None) -> Dataset:
     _file_settings(config).check(OWN_DATA)
     if data.client_file is not None:
         raise InputError(f"data.client_file is {data.client_file!r} beside data from Python; give clients= with them")
-    if data.sha256 is not None and digest(given) != data.sha256:
+    if data.sha256 is not None and dataset_digest(given) != data.sha256:
         raise InputError("the data are not those that this run began with; give the same, or run into a new folder")
-    return fitted(given, data.image_size, data.limit, data.limit_test, rng)
+    return fit_dataset(given, data.image_size, data.limit, data.limit_test, rng)
 
 
 def _is_given(data: DataConfig) -> bool:

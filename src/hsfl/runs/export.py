@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from hsfl.config import OWN_MODEL, RunConfig
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 from hsfl.files import read_record, write_atomic
 from hsfl.models.units import SplitModel
 from hsfl.runs.checkpoint import load_tensors, save_tensors
@@ -37,7 +37,7 @@ def load_model(folder: RunFolder, which: str) -> StoredModel:
     """The model of the last or the best round (`which` is "last" or "best"). No data are read: the folder says which samples the
     model takes."""
     paths = {"last": folder.last_model_path, "best": folder.best_model_path}
-    path = paths[known("--which", which, paths)]
+    path = paths[known_name("--which", which, paths)]
     config = stored_config(folder)
     if config.model.name == OWN_MODEL:
         raise InputError(f"{folder.path} trained a model given from Python; load {path.name} into it there")
@@ -95,7 +95,7 @@ def export_folder(
 
     TorchScript and ONNX files hold the network, too; they take samples that are normalised as in training.
     """
-    known("--format", format, FORMATS)
+    known_name("--format", format, FORMATS)
     run = RunFolder(folder)
     stored = load_model(run, which)
     if to is not None and os.path.realpath(to) in map(os.path.realpath, (run.last_model_path, run.best_model_path)):

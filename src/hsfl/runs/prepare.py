@@ -21,7 +21,7 @@ from hsfl.errors import InputError
 from hsfl.formats import count
 from hsfl.framework_table import method
 from hsfl.frameworks import find_framework
-from hsfl.frameworks.framework import Base, Task
+from hsfl.frameworks.framework import FrameworkBase, Task
 from hsfl.models.init_weights import load_init_weights
 from hsfl.models.sample_fit import check_fits, check_weights
 from hsfl.models.split.module_split import ModuleSplit
@@ -82,7 +82,7 @@ def prepare(
     _check_settings(config)
     dataset = read_data(config, dataset)
     train, test = (make_images(config, dataset, side) for side in ("train", "test"))
-    augment.check(config.data.augment, train.shape)
+    augment.check_augmentation(config.data.augment, train.shape)
     indices = divide_samples(config, dataset)
     if model is not None:
         check_weights(model)
@@ -226,7 +226,7 @@ def _check_norm(config: RunConfig, model: SplitModel) -> None:
     if config.train.norm_statistics == "averaged":
         return
     kind = find_framework(config.framework)
-    why = kind.why_averaged(config) if hasattr(kind, "why_averaged") else Base.why_averaged(config)
+    why = kind.why_averaged(config) if hasattr(kind, "why_averaged") else FrameworkBase.why_averaged(config)
     if why is None and not NormLayers.of(model).num_layers:
         why = "no unit of the model has a layer of BatchNorm"
     if why is not None:

@@ -24,7 +24,7 @@ from hsfl.config import (
 )
 from hsfl.config.options import OF_MODELS
 from hsfl.data.registry import READERS
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 from hsfl.framework_table import method
 from hsfl.models.recipes import find_recipe
 from hsfl.planning.allocators import policy_of
@@ -147,7 +147,7 @@ def _check_names(config: RunConfig) -> None:
         find_recipe(config.model.name)
     data_kind = config.data.name.partition(":")[0]
     if data_kind != OWN_DATA:
-        known("data set", data_kind, READERS, plugins.WAY_OUT)
+        known_name("data set", data_kind, READERS, plugins.WAY_OUT)
     check_loss(find_task(config.train.task), config.train.loss if config.train.task is not None else None)
     policy_of(config)
 

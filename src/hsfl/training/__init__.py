@@ -4,3 +4,26 @@
 `aggregate` the sums that they average. `batches` says what a client trains on; how many steps that is comes from `hsfl.data.passes`.
 `losses`, `evaluation` and `norm_statistics` judge a model. Rounds are put together in `hsfl.frameworks`, runs in `hsfl.runs`.
 """
+
+OFFERED = {  # to other folders, by module
+    "aggregate": ("check_growth", "Diverged", "largest_allowed", "PartialSum", "sum_memory"),
+    "batches": ("ClientData", "Feed", "Images", "no_observer", "PlannedBatch", "resized"),
+    "evaluation": (
+        "evaluate_model",
+        "mean_quality",
+        "merge_tallies",
+        "num_batches",
+        "Quality",
+        "quality_of_tallies",
+        "Tally",
+        "tally",
+        "tally_output",
+        "test_batch_size",
+    ),
+    "link": ("Link", "LinkBytes", "Losses"),
+    "losses": ("CLASSIFY", "Goal"),
+    "norm_statistics": ("Estimator", "Moments", "NormBatches", "NormLayers", "NormShard", "num_seen"),
+    "roles": ("Client", "count_both", "EdgeServer", "FinishedSide", "MainServer", "Server", "Session"),
+    "speed": ("keep_freed_memory", "machine_memory_bits", "Speed", "training_speed"),
+    "step": ("apply_gradient_on_client", "learning_rate", "Part", "StepKey", "whole_step"),
+}

@@ -13,7 +13,7 @@ import numpy as np
 
 from hsfl.data.arrays import Side, checked_arrays
 from hsfl.data.readers.reader import Arrays, Request, reading
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 from hsfl.tasks import find_task
 
 DELIMITERS = (",", ";", "\t")
@@ -30,7 +30,7 @@ class Table:
     lines: list[int]  # of the file, where each row ends
 
     def column(self, setting: str, name: str) -> list[str]:
-        place = self.header.index(known(f"{self.path}: data.{setting}", name, self.header))
+        place = self.header.index(known_name(f"{self.path}: data.{setting}", name, self.header))
         return [row[place].strip() for row in self.rows]
 
     def numbers(self, names: list[str], setting: str = "feature_columns") -> np.ndarray:

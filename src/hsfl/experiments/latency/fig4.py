@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from hsfl.config import RunConfig
-from hsfl.errors import known
+from hsfl.errors import known_name
 from hsfl.experiments.common import SCALES, Outcome, Say, Trend
 from hsfl.experiments.latency import latency_study
 from hsfl.experiments.latency.latency_report import (
@@ -31,7 +31,7 @@ SENSITIVE = 0.1  # of the latency, from one value of an axis to the next; the pa
 
 def fig4_study(scale: str, num_seeds: int | None = None) -> LatencyStudy:
     """The fleets and values of a scale; num_seeds may ask for more fleets."""
-    known("scale", scale, SCALES)
+    known_name("scale", scale, SCALES)
     axes = (BANDWIDTH, CYCLES, POWER)
     if scale == "smoke":
         few = tuple(Axis(a.field, a.values[::2], a.title, a.unit) for a in axes)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hsfl.config import RunConfig
-from hsfl.errors import known
+from hsfl.errors import known_name
 from hsfl.experiments.common import SCALES, Outcome, Say, Trend
 from hsfl.experiments.latency import latency_study
 from hsfl.experiments.latency.latency_report import (
@@ -32,7 +32,7 @@ POLICIES = (*SIX, "even", "splitfed", "cpsl")
 
 def fig5_study(scale: str, num_seeds: int | None = None) -> LatencyStudy:
     """The fleets and levels of a scale; num_seeds may ask for more fleets."""
-    known("scale", scale, SCALES)
+    known_name("scale", scale, SCALES)
     if scale == "smoke":
         levels = Axis(LEVELS.field, (0.0, 0.6, 1.0), LEVELS.title)
         return LatencyStudy(latency_study.paper_base(4), (levels,), POLICIES, max(6, num_seeds or 0), 3)

@@ -13,7 +13,7 @@ from pathlib import Path
 from hsfl import plugins
 from hsfl.config import RunConfig, read_config, with_changes
 from hsfl.data.registry import FACTS
-from hsfl.errors import InputError, known
+from hsfl.errors import InputError, known_name
 from hsfl.experiments.common import SCALES
 from hsfl.framework_table import METHODS, PROPOSED, method
 from hsfl.runs.studies.contenders import contender, split_label
@@ -143,7 +143,7 @@ def columns_named(text: str) -> tuple[str, ...]:
     for label in labels:
         name = split_label(label)[0]
         plugins.find_installed(name)
-        known("column", name, dict.fromkeys([*COLUMNS, *METHODS]), plugins.WAY_OUT)
+        known_name("column", name, dict.fromkeys([*COLUMNS, *METHODS]), plugins.WAY_OUT)
         if label not in COLUMNS:
             COLUMNS[label]  # what is wrong with its settings is told now
     if not labels:
@@ -153,18 +153,18 @@ def columns_named(text: str) -> tuple[str, ...]:
 
 def seeds_of(scale: str, num_seeds: int | None) -> list[int]:
     """The training seeds of a scale: `num_seeds` of them, by default the scale's own number."""
-    known("scale", scale, SCALES)
+    known_name("scale", scale, SCALES)
     return list(range(FIRST_SEED, FIRST_SEED + (num_seeds or NUM_SEEDS[scale])))
 
 
 def fleets_of(scale: str) -> list[int]:
     """The seeds that draw the fleets and channels."""
-    return list(range(FIRST_SEED, FIRST_SEED + NUM_FLEETS[known("scale", scale, SCALES)]))
+    return list(range(FIRST_SEED, FIRST_SEED + NUM_FLEETS[known_name("scale", scale, SCALES)]))
 
 
 def base_config(data: str, scale: str, seed: int, data_dir: Path | None = None) -> RunConfig:
     """The paper's preset on a data set, made as small as the scale asks; tau none, no budget, even allocation."""
-    known("scale", scale, SCALES)
+    known_name("scale", scale, SCALES)
     preset = f"paper-{data}" if data in DATASETS else "paper-mnist"
     changes = [f"data.name={json.dumps(data)}", f"seed={seed}", "train.eval_every=1", *SPELT_OUT]
     if data_dir is not None:

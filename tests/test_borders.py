@@ -1,0 +1,67 @@
+"""What a folder offers to the others stands in its `__init__`, as OFFERED: names by module. Nothing else crosses a border."""
+
+import ast
+from collections import defaultdict
+
+import pytest
+
+from tests.test_imports import MODULES, ROOT
+
+Names = dict[str, set[str]]  # names of a folder by module: "cuts.search" -> {"search_cuts", ...}
+FOLDERS = sorted({path.parts[0] for path in MODULES.values() if len(path.parts) > 1} - {"presets", "commands"})
+
+
+def folder_of(module: str) -> str:
+    """hsfl.models.zoo -> models; the empty text for hsfl itself."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def crossing() -> dict[str, Names]:
+    """Which names of each folder the modules of other folders (and `hsfl` itself) use, by folder and module."""
+    used: dict[str, Names] = {folder: defaultdict(set) for folder in FOLDERS}
+    for module, path in {**MODULES, "hsfl": ROOT / "__init__.py"}.items():
+        tree = ast.parse((ROOT / path).read_text())
+        aliases: dict[str, str] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("hsfl"):
+                for alias in node.names:
+                    full_name = f"{node.module}.{alias.name}"
+                    if full_name in MODULES:
+                        aliases[alias.asname or alias.name] = full_name
+                    else:
+                        note(used, module, str(node.module), alias.name)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
+                note(used, module, aliases[node.value.id], node.attr)
+    return used
+
+
+def note(used: dict[str, Names], user: str, module: str, name: str) -> None:
+    folder, _, inside = module.partition(".")[2].partition(".")
+    if folder in used and folder != folder_of(user):
+        used[folder][inside].add(name)
+
+
+USED = crossing()
+
+
+def offered(folder: str) -> dict[str, tuple[str, ...]]:
+    """The value of OFFERED in the folder's `__init__`."""
+    for node in ast.parse((ROOT / folder / "__init__.py").read_text()).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "OFFERED":
+            return dict(ast.literal_eval(node.value))
+    return {}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_others_use_what_a_folder_offers_and_all_of_it(folder: str) -> None:
+    """A name that leaves a folder is listed; a name that is listed leaves it. What `__init__` itself exports needs no entry."""
+    lists = {module: set(names) for module, names in offered(folder).items()}
+    uses = {module: names for module, names in USED[folder].items() if module}
+    assert lists == uses
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_private_name_leaves_its_folder(folder: str) -> None:
+    private = {f"{module}.{name}" for module, names in USED[folder].items() for name in names if name.startswith("_")}
+    assert not private
