@@ -17,9 +17,9 @@ from hsfl.allocation.exact import exact
 from hsfl.allocation.policies import policy
 from hsfl.allocation.policy_table import POLICIES
 from hsfl.allocation.random_scenarios import random_scenario
+from hsfl.allocation.stage.client_prices import shares_of, solve_shares
 from hsfl.allocation.stage.exclusive import solve_exclusive
 from hsfl.allocation.stage.fixed_shares import pour_rows
-from hsfl.allocation.stage.prices import shares_of, solve_shares
 from hsfl.allocation.stage.stage import distribution_stage, training_stage
 from hsfl.allocation.stage.stage_answer import StopWhen, TimeLimit
 

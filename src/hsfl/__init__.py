@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # so that editors and type checkers know the names
     from hsfl.data.registry import register_dataset
     from hsfl.errors import InputError
     from hsfl.framework_table import Timing, register_framework
+    from hsfl.frameworks.copy_per_client import HSFL
     from hsfl.frameworks.framework import FrameworkBase, RoundResult, State
-    from hsfl.frameworks.parallel import HSFL
     from hsfl.models.split.graph_split import split
     from hsfl.models.units import SplitModel
     from hsfl.models.zoo import register_model
@@ -62,7 +62,7 @@ __all__ = [
 
 _HOMES = {  # the module of each name; "module:name" where the module calls it otherwise
     "FrameworkBase": "hsfl.frameworks.framework",
-    "HSFL": "hsfl.frameworks.parallel",
+    "HSFL": "hsfl.frameworks.copy_per_client",
     "InputError": "hsfl.errors",
     "Observer": "hsfl.runs.progress",
     "POLICY_RULES": "hsfl.allocation.policy_table:RULES",

@@ -1,4 +1,4 @@
-"""The error that people see (`InputError`), names looked up with a hint (`known`), and pydantic's errors in one line each.
+"""The error that people see (`InputError`), names looked up with a hint (`known_name`), and pydantic's errors in one line each.
 
 This file imports nothing but Python's own library, so that every other file may import it.
 """
@@ -43,7 +43,7 @@ def explain(error: Any, tree: Any, model: Any, noun: str, prefix: str = "", know
     """The first mistake in some settings, in one line: the field, its value, the way out.
 
     error: pydantic's ValidationError. tree: the settings that were read. model: the pydantic model that refused them.
-    what: the settings in one word, which begins the line. prefix: where the model's fields stand in the settings.
+    noun: the settings in one word, which begins the line. prefix: where the model's fields stand in the settings.
     known_fields: the dotted names of all fields; those of the model unless given.
     """
     problem = first_problem(error)
@@ -51,7 +51,7 @@ def explain(error: Any, tree: Any, model: Any, noun: str, prefix: str = "", know
     name = (prefix + name).removesuffix(".")
     known_fields = known_fields or field_names(model)
     if problem["type"] == "extra_forbidden":
-        return f"unknown {noun} field {name!r}; {suggest(name, known_fields)}"
+        return unknown_field(noun, name, known_fields)
     if problem["type"] == "model_type":
         fields = ", ".join(field for field in known_fields if field.startswith(f"{name}."))
         return f"{noun} {name} is {shown_value(value)} but it is a section; set its fields: {fields}"
@@ -155,6 +155,11 @@ def field_names(model: Any, prefix: str = "") -> list[str]:
         inner = field.annotation
         names += field_names(inner, f"{prefix}{name}.") if hasattr(inner, "model_fields") else [f"{prefix}{name}"]
     return names
+
+
+def unknown_field(noun: str, name: str, known_fields: Iterable[str]) -> str:
+    """What to say of a field that does not exist. noun: whose field, such as config."""
+    return f"unknown {noun} field {name!r}; {suggest(name, known_fields)}"
 
 
 def suggest(unknown: str, known_fields: Iterable[str]) -> str:

@@ -8,7 +8,7 @@
     down = "100Mbps"
     power = "2W"             # where the links are a radio
 
-`read_fleet_file` reads one. `added` enters a device as hsfl measure does; what stood in the file stays, comments too. Quantities such as
+`read_fleet_file` reads one. `with_device_added` enters a device as hsfl measure does; what stood in the file stays, comments too. Quantities such as
 3.6GHz are read by `quantities.parse_quantity`.
 """
 

@@ -30,7 +30,7 @@ class Timing:
     server: "divided" (main_hz among the clients of a turn), "whole" (all of main_hz, for one thing at a time) or "own" (a
         server of main_hz / K for each client, which no other client can use).
     step: "free" (each client goes through its batches at its own pace), "queue", "joint" or "local_loss" (the clients of
-        a turn go in step, see network/steps.py), "pooled" (the server trains alone, on the data that everyone uploaded once).
+        a turn go in step, see network/in_step_times.py), "pooled" (the server trains alone, on the data that everyone uploaded once).
     cut: "any", or the only cut that the framework knows: "none" (all units on the server) or "whole" (all on the client).
     batches: "equal" (train.batch_size for everyone) or "proportional" (to each client's samples, so that all make equally
         many steps).
@@ -149,7 +149,7 @@ for _row in (
         "SplitFed V1",
         "Thapa et al., SplitFed: When Federated Learning Meets Split Learning, 2022",
         Timing(tau=True),
-        "hsfl.frameworks.parallel:SplitFedV1",
+        "hsfl.frameworks.copy_per_client:SplitFedV1",
         ("#009E73", "^", (0, (4, 1, 1, 1, 1, 1))),
         copy_per_client=True,
         own_policy="splitfed",
@@ -175,7 +175,7 @@ for _row in (
         "FSL",
         "Turina et al., Federated or Split? A Performance and Privacy Analysis of Hybrid Split and Federated Learning, 2021",
         Timing(server="own", tau=True),
-        "hsfl.frameworks.parallel:FSL",
+        "hsfl.frameworks.copy_per_client:FSL",
         ("#56B4E9", "<", (0, (6, 1, 2, 1))),
         copy_per_client=True,
     ),
@@ -201,7 +201,7 @@ for _row in (
         "HSFL",
         "Sun, Hu, Teng, Cai, Split Federated Learning Over Heterogeneous Edge Devices: Algorithm and Optimization",
         Timing(tau=True),
-        "hsfl.frameworks.parallel:HSFL",
+        "hsfl.frameworks.copy_per_client:HSFL",
         ("#D55E00", "o", "solid"),
         own_cuts=True,
         copy_per_client=True,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hsfl.allocation.exact import exact
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.stage.prices import shares_of, solve_shares
+from hsfl.allocation.stage.client_prices import shares_of, solve_shares
 
 
 @st.composite

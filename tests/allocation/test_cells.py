@@ -16,7 +16,7 @@ from hsfl.allocation.policies import policy
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.stage import shared_bands
-from hsfl.allocation.stage.prices import shares_of, solve_shares
+from hsfl.allocation.stage.client_prices import shares_of, solve_shares
 from hsfl.allocation.stage.stage import Stage, distribution_stage, training_stage
 from hsfl.allocation.stage.stage_answer import StageAnswer, StopWhen, TimeLimit
 from hsfl.errors import InputError

@@ -13,9 +13,9 @@ from hsfl.allocation.cuts.search import rcls
 from hsfl.allocation.exact import exact, solve_round, stage_solver
 from hsfl.allocation.policies import policy
 from hsfl.allocation.random_scenarios import random_scenario
+from hsfl.allocation.stage.client_prices import shares_of, solve_shares, surplus
 from hsfl.allocation.stage.fixed_shares import spend
 from hsfl.allocation.stage.local_search import first_owner
-from hsfl.allocation.stage.prices import shares_of, solve_shares, surplus
 from hsfl.allocation.stage.scaling import in_units, own_units
 from hsfl.allocation.stage.stage import distribution_stage, training_stage
 from hsfl.allocation.stage.water_filling import CURVE_ROWS, NATS, WIDTH, fill_curve, filled_nats, respond

@@ -12,9 +12,9 @@ from hsfl.allocation.cuts.search import rcls
 from hsfl.allocation.exact import exact
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.stage import exclusive
+from hsfl.allocation.stage.client_prices import shares_of, solve_shares
 from hsfl.allocation.stage.exclusive import _prove_many, solve_exclusive
 from hsfl.allocation.stage.local_search import first_owner, local_search
-from hsfl.allocation.stage.prices import shares_of, solve_shares
 from hsfl.allocation.stage.stage import distribution_stage, training_stage
 from hsfl.allocation.stage.stage_answer import StageAnswer, StopWhen, TimeLimit
 from tests.allocation.allocation_instances import enumerate_stage, scenarios

@@ -15,8 +15,8 @@ from hsfl.allocation.paper import cycles_by_multipliers, even_transmission, own_
 from hsfl.allocation.policies import policy
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.solvers import allocate
+from hsfl.allocation.stage.client_prices import shares_of, solve_shares
 from hsfl.allocation.stage.exclusive import solve_exclusive as best_transmission
-from hsfl.allocation.stage.prices import shares_of, solve_shares
 from hsfl.allocation.stage.stage import training_stage
 from hsfl.allocation.stage.stage_answer import StopWhen, TimeLimit
 from hsfl.errors import InputError

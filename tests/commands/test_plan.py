@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from hsfl.allocation.given_rates import best_measured_round, optimal_cycles
+from hsfl.allocation.measured_links import best_measured_round, optimal_cycles
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.solvers import allocate

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 from hsfl.data.arrays import client_numbers, held_out_samples, samples
 from hsfl.data.from_python import dataset, dataset_digest, fit_dataset
 from hsfl.data.partition import partition
-from hsfl.data.readers.reader import FileSettings
+from hsfl.data.readers.reader_base import FileSettings
 from hsfl.data.registry import Dataset, load_dataset
 from hsfl.errors import InputError
 from hsfl.training.batches import Images

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from hsfl.deploy.client_round import RoundWork
-from hsfl.deploy.main.compute_queue import ComputeQueue
+from hsfl.deploy.compute_queue import ComputeQueue
 from hsfl.deploy.main.handlers import AttendHandler, TrainHandler
 from hsfl.deploy.main.main_round import Tail
 from hsfl.deploy.trust.identity import Identity, set_caller

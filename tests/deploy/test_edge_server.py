@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from hsfl.deploy.compute_queue import ComputeQueue
 from hsfl.deploy.edge_server import EdgeProcess
 from hsfl.deploy.logs import open_log
-from hsfl.deploy.main.compute_queue import ComputeQueue
 from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.settings import sent_settings
 from hsfl.deploy.trust.identity import Identity, set_caller

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save
 
 from hsfl.deploy.client import ClientProcess
 from hsfl.deploy.client_round import OpenRound, RoundWork
-from hsfl.deploy.device_data import ClientSetup
+from hsfl.deploy.client_setup import ClientSetup
 from hsfl.deploy.logs import Log
 from hsfl.deploy.settings import ClientSettings
 from hsfl.deploy.wire.client_messages import Batch, Chunk, Enter, Entered, Upload

@@ -13,8 +13,8 @@ import pytest
 
 from hsfl import deploy
 from hsfl.deploy.client import ClientProcess
-from hsfl.deploy.cut_planner import CutPlanner
 from hsfl.deploy.logs import open_log
+from hsfl.deploy.main.cut_planner import CutPlanner
 from hsfl.deploy.main.edge_link import EdgeLost, _lost
 from hsfl.deploy.main.handlers import AttendHandler
 from hsfl.deploy.metrics import Metrics

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from hsfl.config import parse_config
-from hsfl.deploy import cut_planner
-from hsfl.deploy.cut_planner import CutPlanner
+from hsfl.deploy.main import cut_planner
+from hsfl.deploy.main.cut_planner import CutPlanner
 from hsfl.deploy.main.edge_link import EdgeLink
 from hsfl.frameworks import find_framework
 from hsfl.models.state import UnitState

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from hsfl.deploy.client import ClientProcess
 from hsfl.deploy.client_round import OpenRound
-from hsfl.deploy.device_data import ClientSetup
+from hsfl.deploy.client_setup import ClientSetup
 from hsfl.deploy.trust.authority import Authority
 from hsfl.errors import InputError
 from tests.deploy.fleet import RUN, changed, fleet, simulated

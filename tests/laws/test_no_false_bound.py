@@ -13,7 +13,7 @@ from hsfl.allocation.answer import SolveStatus, evaluate_allocation, violation
 from hsfl.allocation.cuts.bound import bound_over_cuts
 from hsfl.allocation.cuts.search import CutRequest, CutSettings, search_cuts
 from hsfl.allocation.exact import exact, warm_up
-from hsfl.allocation.given_rates import best_measured_round, keep_within_tau_measured, least_training, optimal_cycles
+from hsfl.allocation.measured_links import best_measured_round, keep_within_tau_measured, least_training, optimal_cycles
 from hsfl.allocation.policies import policy
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.solvers import allocate

@@ -11,7 +11,7 @@ Legend: K clients (1 to 8), I subchannels (1 to 10), C cuts. Every kind draws it
 
 import numpy as np
 
-from hsfl.allocation.given_rates import MeasuredRounds
+from hsfl.allocation.measured_links import MeasuredRounds
 from hsfl.allocation.scenario import RANGES, SIGNAL_TO_NOISE, Scenario, rows_between
 
 KINDS = ("full", "spread", "pair", "ends", "near")

@@ -17,8 +17,8 @@ from hsfl.models.cost_table import CostTable
 from hsfl.network import clock
 from hsfl.network.clock import timeline
 from hsfl.network.even_allocation import psl_batch_sizes
+from hsfl.network.in_step_times import queue_order
 from hsfl.network.latency import Phases, Rates
-from hsfl.network.steps import queue_order
 from hsfl.rng import stream
 from tests.naming import raises
 

@@ -11,7 +11,7 @@ BLOCKS = re.findall(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```", DOC.read_text(),
 COMMANDS = [shlex.split(line.removeprefix("    hsfl ")) for line in re.findall(r"^    hsfl .*$", DOC.read_text(), re.M)]
 TWICE = """
 import hsfl
-from hsfl.frameworks.parallel import {base}
+from hsfl.frameworks.copy_per_client import {base}
 
 
 class Twice({base}):

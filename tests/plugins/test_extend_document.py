@@ -15,8 +15,8 @@ from hsfl.config import RunConfig, read_config
 from hsfl.data.registry import READERS
 from hsfl.errors import InputError
 from hsfl.framework_table import METHODS
+from hsfl.frameworks.copy_per_client import HSFL
 from hsfl.frameworks.framework import State
-from hsfl.frameworks.parallel import HSFL
 from hsfl.models.state import UnitState
 from hsfl.models.zoo import MODELS
 from hsfl.runs import loop

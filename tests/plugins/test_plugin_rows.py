@@ -12,7 +12,7 @@ from hsfl import plugins
 from hsfl.config import read_config
 from hsfl.data.registry import load_dataset
 from hsfl.framework_table import METHODS, register_framework
-from hsfl.frameworks.parallel import HSFL
+from hsfl.frameworks.copy_per_client import HSFL
 from hsfl.runs import loop
 from hsfl.training.batches import Images
 from tests.plugins.files import TWICE, twice, write

@@ -11,7 +11,7 @@ import hsfl
 from hsfl.errors import InputError
 from hsfl.tasks import LOSSES, TASKS
 from hsfl.training.batches import Images
-from hsfl.training.evaluation import evaluate_model, mean_quality, test_batch_size
+from hsfl.training.evaluation import evaluate_model, evaluation_batch_size, mean_quality
 from hsfl.training.losses import FUNCTIONS, Goal
 from tests.naming import raises
 from tests.plugins.files import unload
@@ -79,8 +79,8 @@ def test_tokens():
 
 def test_a_large_vocabulary_is_tested_in_small_batches():
     tokens = torch.zeros(4, 1024, dtype=torch.int64)
-    assert test_batch_size(Images(tokens, tokens, (), ()), 50_000) == 1
-    assert test_batch_size(Images(tokens, torch.zeros(4, dtype=torch.int64), (), ()), 10) == 500
+    assert evaluation_batch_size(Images(tokens, tokens, (), ()), 50_000) == 1
+    assert evaluation_batch_size(Images(tokens, torch.zeros(4, dtype=torch.int64), (), ()), 10) == 500
 
 
 def test_the_mean_of_models_is_the_mean_of_their_metrics():

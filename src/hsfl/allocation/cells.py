@@ -30,7 +30,7 @@ from hsfl.allocation.exact import assemble, distribution_alone, exact, stage_sol
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.stage import shared_bands
-from hsfl.allocation.stage.prices import solve_shares
+from hsfl.allocation.stage.client_prices import solve_shares
 from hsfl.allocation.stage.scaling import solve_in_own_units
 from hsfl.allocation.stage.stage import Stage, distribution_stage, stage_of_clients, training_stage
 from hsfl.allocation.stage.stage_answer import StageAnswer, StageSolver, StopWhen, TimeLimit
@@ -260,7 +260,7 @@ def _train_cells(
 
 
 def _least_bound_s(answers: Sequence[StageAnswer], needs_cycles: Array) -> float:
-    """The bound of the joint problem that the cells' own bounds prove. works: [N] bool, which cells need cycles."""
+    """The bound of the joint problem that the cells' own bounds prove. needs_cycles: [N] bool, which cells need cycles."""
     bounds_s = np.array([answer.lower_bound_s for answer in answers])
     return INSIDE * max(
         float(bounds_s[needs_cycles].min(initial=np.inf)) if needs_cycles.any() else 0.0, *bounds_s[~needs_cycles], 0.0

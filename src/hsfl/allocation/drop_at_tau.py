@@ -6,8 +6,9 @@ Where the least T of all clients is above tau_s, every allocation of all clients
 price per data sample first, while the set can still end in time; the others are dropped. Then the T of the clients kept is
 minimised (`exact`, `cells`). In a round of several cells, each cell keeps clients within its part of the main server's cycles.
 
-Links of given rates have the same rule without a radio: `given_rates.keep_within_tau_measured`. A clock that plays a round drops a
-client that passes tau_s all the same: `network.clock.Timeline.dropped`.
+Links of given rates have the same rule without a radio: `measured_links.keep_within_tau_measured`. A clock that plays a round drops a
+client that passes tau_s all the same (`network.clock._free_until_tau`), and so does a main server that waits for real clients
+(`deploy.main.main_server.MainProcess._wait_until_complete`).
 """
 
 import numpy as np

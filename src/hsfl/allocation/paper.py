@@ -32,9 +32,9 @@ from hsfl.allocation.numba_cache import compiled
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.stage import exclusive
+from hsfl.allocation.stage.client_prices import alone_s, shares_of
 from hsfl.allocation.stage.fixed_shares import INSIDE, pour_rows, spend, uplink_powers
 from hsfl.allocation.stage.local_search import first_owner
-from hsfl.allocation.stage.prices import alone_s, shares_of
 from hsfl.allocation.stage.stage import Stage, training_stage
 from hsfl.allocation.stage.stage_answer import StageAnswer, StageSolver, StopWhen, TimeLimit
 from hsfl.errors import known_name

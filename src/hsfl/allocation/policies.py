@@ -32,9 +32,9 @@ from hsfl.allocation.exact import DEFAULT_GAP, DEFAULT_TIME_LIMIT_S, distribute_
 from hsfl.allocation.policy_table import POLICIES, PolicyRow, policy_row
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
+from hsfl.allocation.stage.client_prices import alone_s, shares_of, solve_shares
 from hsfl.allocation.stage.fixed_shares import INSIDE, pour_rows, spend, uplink_powers
 from hsfl.allocation.stage.local_search import first_owner
-from hsfl.allocation.stage.prices import alone_s, shares_of, solve_shares
 from hsfl.allocation.stage.stage import Stage, distribution_stage, even_cycles, even_power, training_stage
 from hsfl.allocation.stage.stage_answer import Spent, StageAnswer, StageSolver, StopWhen, TimeLimit
 from hsfl.errors import InputError, known_name
@@ -62,7 +62,7 @@ class Policy(PolicyRow):
                 "crowds; choose proposed, rcls or scls"
             )
         if callable(self.cuts):
-            assert isinstance(request.rounds, RadioRounds), "with_radio"
+            assert isinstance(request.rounds, RadioRounds), "refuse_without_radio"
             samples = request.rounds.samples
             return CutChoice(_checked_cuts(self.name, samples[0], self.cuts(copy.deepcopy(list(samples)))))
         return priced_fleet_cuts(request) if is_large else RULES_FOR_CUTS[self.cuts](request)

@@ -76,7 +76,7 @@ class PolicyRow:
         ]
         return ", ".join(decisions) or "everything optimised"
 
-    def with_radio(self) -> Self:
+    def refuse_without_radio(self) -> Self:
         """The policy itself; an error where it needs the scenarios of a radio, which measured links do not have."""
         if callable(self.cuts) or self.allocator is not None:
             raise InputError(f"policy {self.name} is for a radio but network.kind is 'measured'; choose another policy")

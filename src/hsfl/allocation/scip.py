@@ -15,8 +15,8 @@ import numpy as np
 from hsfl.allocation.answer import Allocation, SolveStatus
 from hsfl.allocation.exact import DEFAULT_GAP, solve_round, stage_solver
 from hsfl.allocation.scenario import Scenario
+from hsfl.allocation.stage.client_prices import alone_s, shares_of, solve_shares
 from hsfl.allocation.stage.local_search import first_owner
-from hsfl.allocation.stage.prices import alone_s, shares_of, solve_shares
 from hsfl.allocation.stage.stage import Stage
 from hsfl.allocation.stage.stage_answer import StageAnswer, StopWhen, TimeLimit
 from hsfl.errors import InputError

@@ -59,7 +59,7 @@ def plan(
 
 def _measured_world(arguments: CallArguments, shape: tuple[int, ...], num_classes: int) -> World:
     if arguments.model is not None:
-        from hsfl.models.sample_fit import check_fits, example  # here, because they load torch
+        from hsfl.models.model_checks import check_fits, example  # here, because they load torch
 
         targets = expected_task(arguments.config, arguments.data).targets
         check_fits(arguments.model, example(shape, arguments.model.input_dtype), num_classes, targets)

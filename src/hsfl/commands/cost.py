@@ -46,7 +46,7 @@ def cost_command(
     """Show what every cut of a model costs: FLOPs, bits on the links, memory."""
     with one_line_errors():
         from hsfl.models.cost_table import measure_cost
-        from hsfl.models.sample_fit import check_example, example
+        from hsfl.models.model_checks import check_example, example
         from hsfl.models.zoo import build, build_from
         from hsfl.plugins import function_of
 

@@ -139,8 +139,8 @@ def _reproduce(
     from hsfl.experiments.gains import reproduce_gains
     from hsfl.experiments.latency.fig4 import reproduce_fig4
     from hsfl.experiments.latency.fig5 import reproduce_fig5
+    from hsfl.experiments.learning_rates import reproduce_rates
     from hsfl.experiments.norms import DATA, reproduce_norms
-    from hsfl.experiments.rates import reproduce_rates
     from hsfl.experiments.table1.table1 import reproduce_table1
     from hsfl.experiments.when import reproduce_when
     from hsfl.runs.progress import observer

@@ -100,9 +100,9 @@ def status_command(settings: Settings, insecure: Insecure = False, as_json: Json
     """Ask a running main server who is connected, with which cut, how long phases took, and who was dropped."""
     with one_line_errors():
         need_deploy_extra()
+        from hsfl.deploy.main.status import ask_status
         from hsfl.deploy.processes import certs_folder  # here, because torch and gRPC take seconds to load
         from hsfl.deploy.settings import MainSettings, read_settings
-        from hsfl.deploy.status import ask_status
 
         main_settings = read_settings(settings, MainSettings)
         report = asyncio.run(ask_status(main_settings, certs_folder(main_settings.certs, insecure, "main")))

@@ -18,9 +18,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from hsfl import fleet_file
-from hsfl.config.explain import config_fields, fields_of, unknown_field
+from hsfl.config.field_names import config_fields, fields_of
 from hsfl.config.sections import RunConfig
-from hsfl.errors import InputError, explain
+from hsfl.errors import InputError, explain, unknown_field
 from hsfl.plugins import OPTIONS, find_installed, load_plugins_of
 
 RUN_CONFIG = "config.json"  # of a run folder
@@ -292,7 +292,7 @@ def _with_plugin_options(config: RunConfig, of_a_folder: bool) -> RunConfig:
         if name in OPTIONS:
             checked[name] = _plugin_options(name, OPTIONS[name], options_given.get(name, {}))
         elif not of_a_folder or not isinstance(options_given[name], Mapping):
-            raise InputError(unknown_field(f"options.{name}"))
+            raise InputError(unknown_field("config", f"options.{name}", config_fields()))
     if not checked:
         return config
     return config.model_copy(update={"options": config.options.model_copy(update=checked)})
@@ -307,7 +307,7 @@ def _plugin_options(name: str, model: type[BaseModel], value: Any) -> BaseModel:
         )
     spellings = {spelling for field, info in model.model_fields.items() for spelling in (field, info.alias)}
     if model.model_config.get("extra") != "allow" and (unknown := [field for field in value if field not in spellings]):
-        raise InputError(unknown_field(f"{path}.{unknown[0]}"))
+        raise InputError(unknown_field("config", f"{path}.{unknown[0]}", config_fields()))
     try:
         return model.model_validate(value)
     except ValidationError as error:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hsfl.data.readers.reader import SPLIT_SEED, TEST_FRACTION, Arrays
+from hsfl.data.readers.reader_base import SPLIT_SEED, TEST_FRACTION, Arrays
 from hsfl.errors import InputError
 from hsfl.rng import stream
 from hsfl.tasks import find_task

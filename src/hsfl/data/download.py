@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hsfl.data.readers.reader import reading
+from hsfl.data.readers.reader_base import reading
 from hsfl.data.registry import READERS, find_data_dir
 from hsfl.errors import InputError, known_name
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hsfl.data.arrays import Side, checked_arrays
-from hsfl.data.readers.reader import Arrays
+from hsfl.data.readers.reader_base import Arrays
 from hsfl.data.registry import Dataset, limited_dataset, make_dataset
 from hsfl.errors import InputError
 from hsfl.tasks import DEFAULT

@@ -19,7 +19,7 @@ import numpy as np
 from hsfl import plugins
 from hsfl.data.arrays import Side, checked_arrays, client_numbers, feature_statistics
 from hsfl.data.readers import cifar10, csv_table, digits, ham10000, idx, image_folder, npz, text
-from hsfl.data.readers.reader import Arrays, FileSettings, Request, resized_array
+from hsfl.data.readers.reader_base import Arrays, FileSettings, Request, resized_array
 from hsfl.errors import InputError, known_name
 from hsfl.rng import stream
 from hsfl.tasks import DEFAULT, find_task

@@ -15,7 +15,7 @@ import torch
 from grpc import aio
 
 from hsfl.deploy.client_round import Abandoned, Channels, OpenRound, RoundWork, evaluate_head
-from hsfl.deploy.device_data import ClientSetup, prepare_setup
+from hsfl.deploy.client_setup import ClientSetup, prepare_setup
 from hsfl.deploy.logs import Log, scrubbed
 from hsfl.deploy.settings import ClientSettings
 from hsfl.deploy.trust.bundle import without_folder

@@ -20,7 +20,7 @@ from grpc import aio
 from torch import Tensor
 
 from hsfl.data.passes import RoundSteps
-from hsfl.deploy.device_data import ClientSetup
+from hsfl.deploy.client_setup import ClientSetup
 from hsfl.deploy.wire.client_messages import (
     Batch,
     End,

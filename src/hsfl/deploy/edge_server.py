@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hsfl.deploy.compute_queue import ComputeQueue
 from hsfl.deploy.logs import Log
-from hsfl.deploy.main.compute_queue import ComputeQueue
 from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.model_kit import ModelKit, make_kit
 from hsfl.deploy.settings import received_config

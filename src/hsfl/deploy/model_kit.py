@@ -9,7 +9,7 @@ import torch
 from hsfl.config import RunConfig
 from hsfl.deploy.wire.model_chunks import fingerprint
 from hsfl.errors import InputError
-from hsfl.models.sample_fit import check_fits, example
+from hsfl.models.model_checks import check_fits, example
 from hsfl.models.state import Layout, UnitState, read_state
 from hsfl.models.units import SplitModel
 from hsfl.runs.client_data import expected_task

@@ -12,11 +12,11 @@ from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.data.registry import Dataset
 from hsfl.deploy.client import ClientProcess
-from hsfl.deploy.cut_planner import CutPlanner
+from hsfl.deploy.compute_queue import ComputeQueue
 from hsfl.deploy.diagnosis import diagnose
 from hsfl.deploy.edge_server import EdgeProcess
 from hsfl.deploy.logs import Log
-from hsfl.deploy.main.compute_queue import ComputeQueue
+from hsfl.deploy.main.cut_planner import CutPlanner
 from hsfl.deploy.main.edge_link import EdgeLink
 from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.main_server import MainProcess

@@ -10,7 +10,7 @@ from hsfl.frameworks.framework import Framework
 from hsfl.models.state import UnitState, bind_state
 from hsfl.models.units import SplitModel
 from hsfl.training.batches import Images
-from hsfl.training.evaluation import Quality, Tally, num_batches, quality_of_tallies, tally, test_batch_size
+from hsfl.training.evaluation import Quality, Tally, evaluation_batch_size, num_batches, quality_of_tallies, tally
 from hsfl.training.losses import CLASSIFY, Goal
 from hsfl.training.norm_statistics import NormShard
 
@@ -33,7 +33,7 @@ class Exam:
 
     @property
     def batch_size(self) -> int:
-        return test_batch_size(self.images, self.num_classes)
+        return evaluation_batch_size(self.images, self.num_classes)
 
     @property
     def num_batches(self) -> int:

@@ -23,11 +23,11 @@ from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.engines.machine import Versions, num_cores, versions, warn_of_cores
 from hsfl.engines.ray_cluster import Cluster, connect, first_line
-from hsfl.engines.scheduler import Helper, Ordered, WorkerEngine
 from hsfl.engines.worker import Answer, BatchBegun, CarriedOut, Failed, Order, Setup, Train, Worker
+from hsfl.engines.worker_engine import Helper, Ordered, WorkerEngine
 from hsfl.errors import InputError
+from hsfl.frameworks.copy_per_client import Shard
 from hsfl.frameworks.framework import State
-from hsfl.frameworks.parallel import Shard
 from hsfl.models.state import UnitState, dense
 
 Crossing = tuple[np.ndarray, torch.Size, tuple[int, ...]]  # a tensor's stretch of memory, its shape and its strides

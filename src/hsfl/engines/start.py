@@ -25,6 +25,6 @@ def start_engine(config: RunConfig, say: Callable[[str], None]) -> Engine:
         from hsfl.engines.ray_engine import OnRay  # here, because Ray is an extra
 
         return OnRay.start(config, say)
-    from hsfl.engines.workers import Workers  # here, because inline runs need no multiprocessing
+    from hsfl.engines.process_engine import Workers  # here, because inline runs need no multiprocessing
 
     return Workers.start(config, say)

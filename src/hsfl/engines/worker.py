@@ -14,8 +14,8 @@ from hsfl import plugins
 from hsfl.engines.engine import Exam
 from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
+from hsfl.frameworks.copy_per_client import CopyPerClient, Shard
 from hsfl.frameworks.framework import State, Task
-from hsfl.frameworks.parallel import CopyPerClient, Shard
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import Diverged
 from hsfl.training.batches import Images

@@ -1,6 +1,6 @@
 """The published algorithms: each has a class, whose `round` turns the state before a round into the state after it.
 
-`framework` says what a framework is; `parallel` has HSFL, SplitFed V1 and FSL, `in_step` has SplitFed V2, the other files are named after
+`framework` says what a framework is; `copy_per_client` has HSFL, SplitFed V1 and FSL, `in_step` has SplitFed V2, the other files are named after
 their algorithms. Names, papers and cuts of all of them are rows of `hsfl.framework_table`. One step is computed in `hsfl.training`, and who
 trains which client is decided in `hsfl.engines`.
 """
@@ -22,6 +22,7 @@ def find_framework(name: str) -> type[Framework]:
 
 
 OFFERED = {  # to other folders, by module
+    "copy_per_client": ("CopyPerClient", "HSFL", "Shard"),
     "framework": (
         "checked_round",
         "Framework",
@@ -32,5 +33,4 @@ OFFERED = {  # to other folders, by module
         "Task",
         "whole_models",
     ),
-    "parallel": ("CopyPerClient", "HSFL", "Shard"),
 }

@@ -12,8 +12,8 @@ import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
+from hsfl.frameworks.copy_per_client import CopyPerClient
 from hsfl.frameworks.framework import Arrangement, FrameworkBase, RoundResult, State, Task, copied
-from hsfl.frameworks.parallel import CopyPerClient
 from hsfl.models.state import UnitState
 from hsfl.planning.world import World
 from hsfl.training.link import Link, LinkBytes, Losses

@@ -201,7 +201,7 @@ class FrameworkBase:
 
 
 class Framework(Protocol):
-    """One published algorithm. `Base` has `arrange` and `extras` as most frameworks need them."""
+    """One published algorithm. `FrameworkBase` has `arrange` and `extras` as most frameworks need them."""
 
     cuts: tuple[int, ...]  # [K], as the framework uses them
 

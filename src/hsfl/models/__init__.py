@@ -7,9 +7,8 @@ Training is in `hsfl.training`; which cut a client gets is decided in `hsfl.plan
 
 OFFERED = {  # to other folders, by module
     "cost_table": ("CostTable", "measure_cost", "measure_module"),
-    "init_weights": ("load_init_weights",),
+    "model_checks": ("check_example", "check_fits", "check_weights", "example"),
     "recipes": ("find_recipe",),
-    "sample_fit": ("check_example", "check_fits", "check_weights", "example"),
     "split.codegen": ("GraphUnit",),
     "split.graph_split": ("split",),
     "split.module_split": ("ModuleSplit",),
@@ -28,5 +27,6 @@ OFFERED = {  # to other folders, by module
         "usual_strides",
     ),
     "units": ("SplitModel",),
+    "weights_file": ("load_init_weights",),
     "zoo": ("build", "build_from", "register_model"),
 }

@@ -25,6 +25,7 @@ OFFERED = {  # to other folders, by module
     "devices": ("draw_fleet", "Fleet", "fleet_of_file", "MANY_CLIENTS", "max_cuts", "Servers", "with_heterogeneity"),
     "even_allocation": ("even_phases", "even_resources", "framework_cuts", "psl_batch_sizes"),
     "history": ("read_history", "round_of_history"),
+    "in_step_times": ("BATCH_PHASES", "queue_order", "run_steps"),
     "latency": (
         "client_round_s",
         "duration_s",
@@ -37,5 +38,4 @@ OFFERED = {  # to other folders, by module
         "shared_rate_bps",
     ),
     "norm_estimation": ("estimation_s",),
-    "steps": ("BATCH_PHASES", "queue_order", "run_steps"),
 }

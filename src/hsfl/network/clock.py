@@ -20,8 +20,8 @@ from hsfl.errors import InputError
 from hsfl.framework_table import Timing, method
 from hsfl.models.cost_table import CostTable
 from hsfl.network.clusters import check_clusters
+from hsfl.network.in_step_times import BATCH_PHASES, STEP_PHASES, ranks, run_steps
 from hsfl.network.latency import Phases, Rates, duration_s
-from hsfl.network.steps import BATCH_PHASES, STEP_PHASES, ranks, run_steps
 
 Array = np.ndarray
 
@@ -164,7 +164,7 @@ def timeline(
     if row.timing.turns == "alone":
         return _alone(work, order)
     if row.timing.step == "free":
-        return _free(work, tau_s if row.timing.tau else np.inf)
+        return _free_until_tau(work, tau_s if row.timing.tau else np.inf)
     decoder_s = np.broadcast_to(np.asarray(decoder_s, float), (num_clients,))
     turns = _turns(row.timing, on, clusters)
     return _in_step(work, decoder_s, turns, order if row.timing.step == "queue" else None)
@@ -242,7 +242,7 @@ def _pooled(work: _Work) -> Timeline:
     )  # fmt: skip
 
 
-def _free(work: _Work, tau_s: float) -> Timeline:
+def _free_until_tau(work: _Work, tau_s: float) -> Timeline:
     """Eq. (12): each client goes through its batches and its upload, and is dropped where it passes tau; then everyone downloads."""
     on, down_s, length = work.on, work.down_s, work.own_blocks_s
     end = np.cumsum(length, axis=0)

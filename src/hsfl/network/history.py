@@ -1,7 +1,7 @@
 """Recorded histories of speeds, gains and rates: played back in a run, or taken as the planner's samples.
 
 Legend: R recorded rounds, K clients, I subchannels. A history is a `RoundDraw` with a leading axis R, so it *is* the
-samples of the paper's SAA; `play` gives a run one of its rounds. On disk it is CSV, one row per round and client,
+samples of the paper's SAA; `round_of_history` gives a run one of its rounds. On disk it is CSV, one row per round and client,
 
     round,client,cpu_hz,main_gain_0,...,edge_gain_0,...
     round,client,cpu_hz,main_up_bps,main_down_bps,edge_up_bps,edge_down_bps

@@ -21,8 +21,8 @@ from hsfl.network.channel import Ofdma, RoundDraw
 from hsfl.network.clock import timeline
 from hsfl.network.clusters import gibbs_clusters, random_clusters
 from hsfl.network.even_allocation import even_phases
+from hsfl.network.in_step_times import BATCH_PHASES, run_steps
 from hsfl.network.latency import LN2, Phases, Rates, duration_s, phases
-from hsfl.network.steps import BATCH_PHASES, run_steps
 from hsfl.planning.allocators import Allotment, Even, Job, own_policy
 from hsfl.planning.world import World, count_batches, sample_draws
 from hsfl.rng import stream

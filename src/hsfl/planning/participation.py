@@ -1,4 +1,4 @@
-"""Who takes part in a round (`choose_clients`), and how much each client counts in the average (`weights`).
+"""Who takes part in a round (`choose_clients`), and how much each client counts in the average (`update_weights`).
 
 `uniform`: every client with the same probability, at most once. An update counts by the client's samples, and the sum is divided by
 the samples of those who came: a ratio, whose bias is of the order of one over the clients of a round, where larger clients

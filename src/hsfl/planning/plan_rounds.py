@@ -15,7 +15,7 @@ import numpy as np
 from hsfl.allocation.answer import Allocation, phases_of
 from hsfl.allocation.cuts.radio import LEAST_S, RadioRounds
 from hsfl.allocation.cuts.search import CutRequest
-from hsfl.allocation.given_rates import MeasuredRounds, optimal_cycles
+from hsfl.allocation.measured_links import MeasuredRounds, optimal_cycles
 from hsfl.allocation.policies import Policy, policy
 from hsfl.allocation.stage.stage_answer import TimeLimit
 from hsfl.network.channel import Measured, RoundDraw
@@ -130,7 +130,11 @@ class MeasuredPlan:
 
     def __init__(self, plan_task: PlanTask) -> None:
         assert isinstance(plan_task.request.rounds, MeasuredRounds)
-        self._plan_task, self._chosen, self._rounds = plan_task, plan_task.chosen.with_radio(), plan_task.request.rounds
+        self._plan_task, self._chosen, self._rounds = (
+            plan_task,
+            plan_task.chosen.refuse_without_radio(),
+            plan_task.request.rounds,
+        )
         self._batch_size, self._world, self._num_batches = (
             plan_task.task.batch_size,
             plan_task.task.world,

@@ -12,9 +12,9 @@ from hsfl.config import AllocationConfig, OptionsConfig, RunConfig
 from hsfl.framework_table import copy_per_client_names, method
 from hsfl.network.channel import Measured, RoundDraw
 from hsfl.planning.allocators import Allocator, Allotment, Even, Job, own_policy
-from hsfl.planning.cells_round import allocate_cells, check_cells
 from hsfl.planning.cpsl_policy import GreedyTurns, takes_turns
-from hsfl.planning.measured_links import allocate_measured
+from hsfl.planning.measured_round import allocate_measured
+from hsfl.planning.radio_round import allocate_cells, check_cells
 
 Array = np.ndarray
 
@@ -57,5 +57,5 @@ class Optimised:
     def allocate(self, job: Job, draw: RoundDraw, started: Array) -> Allotment:
         """Allocate the training for the clients that start, and the download for all clients that receive the model."""
         if isinstance(job.world.links, Measured):
-            return allocate_measured(self.policy.with_radio(), job, draw, started)
+            return allocate_measured(self.policy.refuse_without_radio(), job, draw, started)
         return allocate_cells(self.policy, self.settings, job, draw, started)

@@ -10,7 +10,7 @@ from hsfl.framework_table import PROPOSED
 from hsfl.network.channel import Measured
 from hsfl.planning.allocators import own_policy
 from hsfl.planning.large_fleet_cuts import large_fleet
-from hsfl.planning.measured_links import mean_speed_cuts, measured_rounds
+from hsfl.planning.measured_round import mean_speed_cuts, measured_rounds
 from hsfl.planning.participation import CutTask, is_crowd
 from hsfl.planning.world import sample_draws, scenario_of_round
 
@@ -20,7 +20,7 @@ def policy_cuts(task: CutTask) -> tuple[tuple[int, ...], str | None]:
     settings = task.config.allocation
     chosen = policy(own_policy(settings.policy, PROPOSED), task.config.options)  # HSFL has a cut for each client
     if isinstance(task.world.links, Measured):
-        chosen = chosen.with_radio()
+        chosen = chosen.refuse_without_radio()
     choice = chosen.choose(cut_request(task, chosen, threads=2))
     return tuple(choice.cuts.tolist()), limit_note(settings, choice)
 

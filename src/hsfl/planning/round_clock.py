@@ -19,9 +19,9 @@ from hsfl.framework_table import method
 from hsfl.network.channel import RoundDraw
 from hsfl.network.clock import Timeline, after_upload, raw_upload, timeline
 from hsfl.network.even_allocation import even_resources, psl_batch_sizes
+from hsfl.network.in_step_times import queue_order
 from hsfl.network.latency import Phases
 from hsfl.network.norm_estimation import estimation_s
-from hsfl.network.steps import queue_order
 from hsfl.planning.allocators import Allocator, Allotment, Even, Job
 from hsfl.planning.participation import choose_clients
 from hsfl.planning.world import World, count_batches

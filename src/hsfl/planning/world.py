@@ -1,4 +1,4 @@
-"""The world of a run, from its config: what cuts cost, which devices there are, and which links they have. `scenario` gives one
+"""The world of a run, from its config: what cuts cost, which devices there are, and which links they have. `scenario_of_round` gives one
 round of a world in explicit numbers, as `hsfl allocate` reads them.
 
 Legend: K clients, N cells, R recorded rounds, S sampled rounds.

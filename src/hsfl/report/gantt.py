@@ -1,6 +1,6 @@
 """The Gantt chart of a round as a figure, in the manner of the paper's Fig. 1(b).
 
-A row is a client (`_label_rows` writes its name and cut), a bar is a phase (`_draw_phase_bars`, named by `PHASE_LABELS`), and a hatched
+A row is a client (`_label_client_rows` writes its name and cut), a bar is a phase (`_draw_phase_bars`, named by `PHASE_LABELS`), and a hatched
 bar is waiting. The same chart on the page is drawn by `assets/gantt.js`.
 """
 
@@ -94,7 +94,7 @@ def _draw_round(
     font = float(np.interp(len(clients), [1, 10, 50], [9.5, 9.5, 7]))
     _draw_phase_bars(axes, record, clients)
     _draw_waiting_bars(axes, record, clients)
-    _label_rows(axes, record, clients, names, font, pooled)
+    _label_client_rows(axes, record, clients, names, font, pooled)
     _mark_dropped(axes, record, clients, font)
     axes.axvline(record.round_s, color=INK, linewidth=1)
     axes.set_ylim(len(clients) - 0.4, -0.6)
@@ -179,7 +179,7 @@ def _short_name(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
 
 
-def _label_rows(
+def _label_client_rows(
     axes: "Axes", record: RoundRecord, clients: list[int], names: list[str], font: float, pooled: bool
 ) -> None:
     """Client and cut at the left; at the right who was the straggler, was dropped or did not start."""

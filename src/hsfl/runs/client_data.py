@@ -16,7 +16,7 @@ from hsfl.config import DEVICES_DATA, OWN_DATA, DataConfig, RunConfig
 from hsfl.data.from_python import dataset_digest, fit_dataset
 from hsfl.data.partition import Holdings, check_classes, is_redrawn, partition
 from hsfl.data.readers import text
-from hsfl.data.readers.reader import FileSettings
+from hsfl.data.readers.reader_base import FileSettings
 from hsfl.data.registry import FACTS, READERS, Dataset, Facts, OwnReader, find_data_dir, load_dataset
 from hsfl.errors import DataMissing, InputError
 from hsfl.rng import stream

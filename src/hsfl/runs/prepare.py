@@ -22,11 +22,11 @@ from hsfl.formats import count
 from hsfl.framework_table import method
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.framework import FrameworkBase, Task
-from hsfl.models.init_weights import load_init_weights
-from hsfl.models.sample_fit import check_fits, check_weights
+from hsfl.models.model_checks import check_fits, check_weights
 from hsfl.models.split.module_split import ModuleSplit
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
+from hsfl.models.weights_file import load_init_weights
 from hsfl.models.zoo import build
 from hsfl.network.devices import MANY_CLIENTS
 from hsfl.planning.allocators import policy_of

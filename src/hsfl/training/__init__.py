@@ -10,6 +10,7 @@ OFFERED = {  # to other folders, by module
     "batches": ("ClientData", "Feed", "Images", "no_observer", "PlannedBatch", "resized"),
     "evaluation": (
         "evaluate_model",
+        "evaluation_batch_size",
         "mean_quality",
         "merge_tallies",
         "num_batches",
@@ -18,7 +19,6 @@ OFFERED = {  # to other folders, by module
         "Tally",
         "tally",
         "tally_output",
-        "test_batch_size",
     ),
     "link": ("Link", "LinkBytes", "Losses"),
     "losses": ("CLASSIFY", "Goal"),

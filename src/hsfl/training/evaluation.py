@@ -34,7 +34,7 @@ class Tally:
     sums: tuple[float, ...]  # what the task's metrics need
 
 
-def test_batch_size(images: Images, num_outputs: int) -> int:
+def evaluation_batch_size(images: Images, num_outputs: int) -> int:
     """How many test samples go through a model at once: fewer where the model gives a number for each token of a large
     vocabulary. num_outputs: how many numbers the model gives for a sample (or token)."""
     tokens = prod(images.y.shape[1:]) if not images.y.is_floating_point() else 1
@@ -96,7 +96,7 @@ def evaluate_model(
     goal: Goal = CLASSIFY,
 ) -> Quality:
     """Loss and metrics of a model in evaluation mode."""
-    size = batch_size or test_batch_size(images, num_outputs)
+    size = batch_size or evaluation_batch_size(images, num_outputs)
     batches = range(num_batches(images, size))
     return quality_of_tallies([tally(model, images, num_outputs, batch, size, goal) for batch in batches], goal)
 

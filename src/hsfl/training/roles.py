@@ -114,7 +114,11 @@ def count_both(main: MainServer, edge: EdgeServer, total: PartialSum) -> None:
 
 
 def swap(main: MainServer, edge: EdgeServer, start: int, stop: int, link: Link) -> None:
-    """The servers send each other their sums of the common units `[start, stop)`."""
+    """The servers send each other their sums of the common units `[start, stop)`.
+
+    This is the protocol in its plain form, which tests set beside the others. A simulation counts both servers into one sum
+    (`frameworks.copy_per_client.CopyPerClient._swap`), real servers send messages (`deploy.main.edge_link`).
+    """
     if start < stop:
         from_edge, from_main = edge.send(start, stop), main.send(start, stop)
         main.merge(link.carry("edge_main", from_edge))

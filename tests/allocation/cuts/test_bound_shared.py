@@ -12,7 +12,7 @@ from hsfl.allocation.cuts.bound_shared import buy_band
 from hsfl.allocation.cuts.search import rcls
 from hsfl.allocation.exact import exact
 from hsfl.allocation.random_scenarios import random_scenario
-from hsfl.allocation.stage.prices import alone_each_s, price
+from hsfl.allocation.stage.client_prices import alone_each_s, price
 from hsfl.allocation.stage.shared_bands import bound_over_options
 from hsfl.allocation.stage.stage import needs_subchannel
 from hsfl.allocation.stage.stage_answer import TimeLimit

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from hsfl.allocation.cuts.search import rcls
 from hsfl.allocation.random_scenarios import random_scenario
+from hsfl.allocation.stage.client_prices import shares_of, solve_shares
 from hsfl.allocation.stage.fixed_shares import pour, spend
 from hsfl.allocation.stage.local_search import first_owner
-from hsfl.allocation.stage.prices import shares_of, solve_shares
 from hsfl.allocation.stage.stage import distribution_stage, training_stage
 from hsfl.allocation.stage.water_filling import CURVE_ROWS, fill_curve, filled_nats
 from tests.allocation.allocation_instances import scenarios

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hsfl.allocation import numba_cache
 from hsfl.allocation.stage import lagrangian, subset_dp
 from hsfl.allocation.stage.assignment import match
+from hsfl.allocation.stage.client_prices import price, shares_of, solve_shares, tangent
 from hsfl.allocation.stage.local_search import first_owner
-from hsfl.allocation.stage.prices import price, shares_of, solve_shares, tangent
 from hsfl.allocation.stage.stage import needs_subchannel, training_stage
 from hsfl.allocation.stage.water_filling import CURVE_ROWS
 from tests.allocation.allocation_instances import enumerate_stage, scenarios

@@ -13,7 +13,7 @@ from hsfl.allocation.cuts.search import rcls
 from hsfl.allocation.exact import exact
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.stage import shared_bands
-from hsfl.allocation.stage.prices import rents, solve_shares
+from hsfl.allocation.stage.client_prices import rents, solve_shares
 from hsfl.allocation.stage.stage import even_cycles, training_stage
 from hsfl.allocation.stage.stage_answer import StopWhen, TimeLimit
 from tests.allocation.allocation_instances import scenarios
@@ -59,7 +59,7 @@ def test_one_subchannel_two_equal_clients_share_it_equally():
 
 def test_random_shares_never_beat_the_bound():
     """The certificate against direct search: no random shares come below it."""
-    from hsfl.allocation.stage.prices import solve_shares
+    from hsfl.allocation.stage.client_prices import solve_shares
     from hsfl.allocation.stage.stage import training_stage
 
     rng = np.random.default_rng(5)

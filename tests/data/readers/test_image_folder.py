@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hsfl.data.readers import reader
+from hsfl.data.readers import reader_base
 from hsfl.data.registry import class_counts_of, load_dataset
 from hsfl.errors import InputError
 from tests.data.data_files import write_picture
@@ -58,7 +58,7 @@ def test_bad_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with raises(InputError, "horse", "class folder", "train/"):
         load_dataset(f"folder:{tmp_path / 'b'}")
     write_animals(tmp_path / "c")
-    monkeypatch.setattr(reader, "MAX_BYTES", 1000)
+    monkeypatch.setattr(reader_base, "MAX_BYTES", 1000)
     with raises(InputError, "data.image_size", "smaller"):
         load_dataset(f"folder:{tmp_path / 'c'}")
 

@@ -8,7 +8,7 @@ import pytest
 
 import hsfl
 from hsfl.data.partition import partition
-from hsfl.data.readers.reader import FileSettings
+from hsfl.data.readers.reader_base import FileSettings
 from hsfl.data.registry import class_counts_of, load_dataset
 from hsfl.errors import InputError
 from hsfl.rng import stream

@@ -11,7 +11,7 @@ import torch
 from hsfl.config import parse_config
 from hsfl.deploy.client import ClientProcess
 from hsfl.deploy.client_round import Channels
-from hsfl.deploy.device_data import ClientSetup
+from hsfl.deploy.client_setup import ClientSetup
 from hsfl.deploy.main.main_round import Evaluation
 from hsfl.deploy.main.remote_evaluation import EvaluateHandler, checked_tally
 from hsfl.deploy.trust.identity import Identity, set_caller

@@ -25,8 +25,8 @@ from hsfl.allocation.exact import exact
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.stage import lagrangian
+from hsfl.allocation.stage.client_prices import alone_each_s
 from hsfl.allocation.stage.exclusive import by_matching, by_subsets, excluder
-from hsfl.allocation.stage.prices import alone_each_s
 from hsfl.allocation.stage.shared_bands import bound_over_options
 from hsfl.allocation.stage.stage import Stage, can_trade, distribution_stage, given_power, training_stage
 from hsfl.allocation.stage.stage_answer import TimeLimit

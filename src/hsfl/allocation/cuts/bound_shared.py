@@ -21,8 +21,8 @@ import math
 import numpy as np
 
 from hsfl.allocation.numba_cache import compiled
+from hsfl.allocation.stage.client_prices import ROUNDING, alone_each_s, linearise, rents, solve_shares
 from hsfl.allocation.stage.local_search import smoothed
-from hsfl.allocation.stage.prices import ROUNDING, alone_each_s, linearise, rents, solve_shares
 from hsfl.allocation.stage.stage import Stage, needs_subchannel, stage_of_clients
 from hsfl.allocation.stage.stage_answer import TimeLimit
 from hsfl.allocation.stage.water_filling import CURVE_ROWS

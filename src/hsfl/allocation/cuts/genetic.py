@@ -89,18 +89,18 @@ class _Report(Callback):
 def run_genetic(
     fitness: Fitness,
     num_rows: Array,
-    first: Array,
+    first_population: Array,
     settings: GeneticSettings,
     clock: TimeLimit,
     on_progress: Callable[[str, int, float], None],
 ) -> None:
-    """Ask `fitness` for what the algorithm tries, from the places first [P, K] on; the caller remembers the best.
+    """Ask `fitness` for what the algorithm tries, from the places first_population [P, K] on; the caller remembers the best.
 
-    num_rows: [K], how many rows each client may take.
+    num_rows: [K], how many rows each client may take. The population and its size come from `search.Judge.population`.
     """
     algorithm = GA(
-        pop_size=len(first),
-        sampling=first,
+        pop_size=len(first_population),
+        sampling=first_population,
         crossover=UX(prob=0.9),
         mutation=_Redraw(),
         eliminate_duplicates=DefaultDuplicateElimination(),

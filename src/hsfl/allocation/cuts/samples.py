@@ -12,8 +12,8 @@ import numpy as np
 
 from hsfl.allocation.numba_cache import compiled
 from hsfl.allocation.scenario import Scenario
+from hsfl.allocation.stage.client_prices import price, shares_of, solve_shares
 from hsfl.allocation.stage.local_search import first_owner, local_search
-from hsfl.allocation.stage.prices import price, shares_of, solve_shares
 from hsfl.allocation.stage.stage import Stage, Starts, make_stage_compiled, needs_subchannel, starts_of
 from hsfl.allocation.stage.water_filling import CURVE_ROWS
 from hsfl.errors import InputError

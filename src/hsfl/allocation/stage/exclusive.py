@@ -1,7 +1,7 @@
 """Exclusive subchannels: one stage of a round, solved to a proven gap or to the time limit.
 
 Legend: K clients, I subchannels, T the seconds of the stage; rho the price of a watt in cycles per second, and lam the same price
-between 0 and 1 (see `prices`). Rows group[k] to group[k + 1] of a stage are the options of client k: one row for each of its cuts, or
+between 0 and 1 (see `client_prices`). Rows group[k] to group[k + 1] of a stage are the options of client k: one row for each of its cuts, or
 only one row where cuts are given.
 
 Local search gives an assignment and so an upper bound on T. A lower bound comes from a proof that no assignment keeps the target
@@ -25,8 +25,8 @@ import numpy as np
 from hsfl.allocation.numba_cache import compiled
 from hsfl.allocation.stage import lagrangian, subset_dp
 from hsfl.allocation.stage.assignment import least_match, match
+from hsfl.allocation.stage.client_prices import alone_s, price, shares_of, single_prices
 from hsfl.allocation.stage.local_search import first_owner, local_search
-from hsfl.allocation.stage.prices import alone_s, price, shares_of, single_prices
 from hsfl.allocation.stage.stage import Stage, can_trade
 from hsfl.allocation.stage.stage_answer import StageAnswer, StopWhen, TimeLimit
 from hsfl.allocation.stage.subset_dp import PROOF

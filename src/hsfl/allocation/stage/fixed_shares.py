@@ -1,4 +1,5 @@
-"""Server cycles and downlink power, jointly optimal where the subchannels of every client (their shares) are fixed.
+"""Cycles and power, up and down, where the subchannels of every client (their shares) are fixed: server cycles and downlink power jointly
+optimal, uplink power by water-filling (`uplink_powers`).
 
 Legend: K clients, I subchannels; T the seconds of the stage (see `stage.Stage`); c_k the seconds of client k without the server and
 the downlink; n_k cycles and d_k bits that it needs, f_k cycles per second and q_k watts that it gets; R_k its downlink rate, w its

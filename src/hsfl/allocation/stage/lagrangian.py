@@ -1,6 +1,6 @@
 """Prices of subchannels (Lagrangian multipliers): a bound for many subchannels, where every client buys the set that is best for it alone.
 
-Legend: K clients, I subchannels, S a set of subchannels; phi_k(S) the price of client k and g its rents (see `prices`); pi [I] the
+Legend: K clients, I subchannels, S a set of subchannels; phi_k(S) the price of client k and g its rents (see `client_prices`); pi [I] the
 prices of subchannels; T a deadline; rho the price of a watt in cycles per second, and lam the same price between 0 and 1.
 
 At a deadline T and a price rho, for any subchannel prices pi >= 0
@@ -25,8 +25,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hsfl.allocation.numba_cache import compiled
+from hsfl.allocation.stage.client_prices import ROUNDING, price_without_bits, tangent
 from hsfl.allocation.stage.fixed_shares import uplink_s
-from hsfl.allocation.stage.prices import ROUNDING, price_without_bits, tangent
 from hsfl.allocation.stage.stage import Stage, needs_subchannel
 from hsfl.allocation.stage.subchannel_order import order_after_set, order_by_net_price, order_by_rent, take_first
 from hsfl.allocation.stage.water_filling import CURVE_ROWS, fill_curve, respond

@@ -2,7 +2,7 @@
 
 Legend: K clients, I subchannels. An assignment is an owner [I] for each subchannel, or the same as shares [K, I] of 0 and 1.
 
-The descent works at one deadline T and one price rho. When no move and no swap lowers the sum of prices (see `prices`), the
+The descent works at one deadline T and one price rho. When no move and no swap lowers the sum of prices (see `client_prices`), the
 assignment has a shorter T of its own, and the descent begins again there.
 
 Arguments that most functions take, all changed in place: owner [I]; counts [K], how many subchannels each client has; share
@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from hsfl.allocation.numba_cache import compiled
-from hsfl.allocation.stage.prices import price, shares_of, solve_shares, tangent
+from hsfl.allocation.stage.client_prices import price, shares_of, solve_shares, tangent
 from hsfl.allocation.stage.stage import Stage, needs_subchannel, with_cycles
 from hsfl.allocation.stage.subchannel_order import sort_by
 from hsfl.allocation.stage.water_filling import CURVE_ROWS

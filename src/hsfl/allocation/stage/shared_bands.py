@@ -27,8 +27,8 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_array, csr_array, vstack
 
 from hsfl.allocation.numba_cache import compiled
+from hsfl.allocation.stage.client_prices import ROUNDING, alone_each_s, alone_s, rents, solve_shares
 from hsfl.allocation.stage.local_search import smoothed
-from hsfl.allocation.stage.prices import ROUNDING, alone_each_s, alone_s, rents, solve_shares
 from hsfl.allocation.stage.stage import Stage, needs_subchannel
 from hsfl.allocation.stage.stage_answer import StageAnswer, StopWhen, TimeLimit
 

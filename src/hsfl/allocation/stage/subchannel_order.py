@@ -1,6 +1,6 @@
 """The order in which subchannels are priced, and so bought: cheapest first, by one of three keys.
 
-Legend: I subchannels; pi [I] the price of each, rent [I] what each is worth to a client (g of `prices`), key [I] what is sorted by,
+Legend: I subchannels; pi [I] the price of each, rent [I] what each is worth to a client (g of `client_prices`), key [I] what is sorted by,
 order [I] subchannels from the first to the last; share [I] a set, as 0 and 1; allowed [I] what the client may have, as 0 and 1.
 
 By its tangent at one set, a client pays pi_i - g_i more for every subchannel i of its set (`lagrangian.buy`). So the m cheapest of

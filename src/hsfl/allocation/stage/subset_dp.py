@@ -1,7 +1,7 @@
 """Few subchannels: the least sum of prices over all assignments, exactly, by dynamic programming over subsets.
 
 Legend: K clients, I subchannels; a mask is a subset of the subchannels as bits; tables are [K, 2^I]; phi_k(S) is the price of client k
-with the subset S at a deadline T and a price rho of a watt (see `prices`).
+with the subset S at a deadline T and a price rho of a watt (see `client_prices`).
 
 *The programme.* A table holds the price phi_k(S) of every client with every subset. `after[k, m]` is the least sum of prices of the
 clients k..K-1 if they divide the subset m among them (`complete`), so after[0, all] > 1 proves that no assignment keeps T: the price
@@ -21,8 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hsfl.allocation.numba_cache import compiled
-from hsfl.allocation.stage.fixed_shares import uplink_s
-from hsfl.allocation.stage.prices import (
+from hsfl.allocation.stage.client_prices import (
     ROUNDING,
     price_after_uplink,
     price_without_bits,
@@ -30,6 +29,7 @@ from hsfl.allocation.stage.prices import (
     solve_shares,
     tangent,
 )
+from hsfl.allocation.stage.fixed_shares import uplink_s
 from hsfl.allocation.stage.stage import Stage, needs_subchannel
 from hsfl.allocation.stage.water_filling import CURVE_ROWS, fill_curve
 

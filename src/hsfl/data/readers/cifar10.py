@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.data.readers.reader import Arrays, Request, check_labels, fetch_again, missing, reading
+from hsfl.data.readers.reader_base import Arrays, Request, check_labels, fetch_again, missing, reading
 from hsfl.errors import InputError
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

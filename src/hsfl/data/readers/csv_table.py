@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from hsfl.data.arrays import Side, checked_arrays
-from hsfl.data.readers.reader import Arrays, Request, reading
+from hsfl.data.readers.reader_base import Arrays, Request, reading
 from hsfl.errors import InputError, known_name
 from hsfl.tasks import find_task
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hsfl.data.readers.reader import Arrays, Request, divided, held_out_groups, resized_array
+from hsfl.data.readers.reader_base import Arrays, Request, divided, held_out_groups, resized_array
 from hsfl.errors import DataMissing
 
 MAX_VALUE = 16  # of a pixel as scikit-learn has it

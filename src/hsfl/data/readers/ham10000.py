@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hsfl.data.readers.reader import (
+from hsfl.data.readers.reader_base import (
     Arrays,
     Request,
     check_labels,

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from hsfl.data.readers.reader import (
+from hsfl.data.readers.reader_base import (
     Arrays,
     Request,
     Size,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.data.readers.reader import SPLIT_SEED, TEST_FRACTION, Arrays, FileSettings, Request, reading
+from hsfl.data.readers.reader_base import SPLIT_SEED, TEST_FRACTION, Arrays, FileSettings, Request, reading
 from hsfl.errors import DataMissing, InputError
 from hsfl.rng import stream
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from torch import Tensor
 
-from hsfl.deploy.cut_planner import CutPlanner
+from hsfl.deploy.compute_queue import ComputeQueue
 from hsfl.deploy.logs import Log
-from hsfl.deploy.main.compute_queue import ComputeQueue
+from hsfl.deploy.main.cut_planner import CutPlanner
 from hsfl.deploy.main.edge_link import EdgeLink
 from hsfl.deploy.main.main_round import Evaluation, MainRound, Tail
 from hsfl.deploy.main.roster import Member, Roster

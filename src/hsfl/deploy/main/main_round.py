@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hsfl.data.passes import RoundSteps
-from hsfl.deploy.cut_planner import RoundPlan
+from hsfl.deploy.main.cut_planner import RoundPlan
 from hsfl.deploy.model_kit import ModelKit
 from hsfl.deploy.wire.client_messages import Batch, End, Evaluate, Gradient, Round
 from hsfl.deploy.wire.frames import WireError

@@ -16,10 +16,10 @@ from hsfl.deploy.edge_server import sum_kept_clients
 from hsfl.deploy.main.edge_link import EdgeLost
 from hsfl.deploy.main.handlers import AttendHandler, SharedState, TrainHandler
 from hsfl.deploy.main.main_round import MainRound, SpareTails, begin_round
+from hsfl.deploy.main.run_record import write_clients
 from hsfl.deploy.main.server_checkpoint import MainCheckpoint
-from hsfl.deploy.run_record import write_clients
+from hsfl.deploy.main.status import status_handler
 from hsfl.deploy.settings import TAU_S
-from hsfl.deploy.status import status_handler
 from hsfl.deploy.wire.client_messages import RoundOver
 from hsfl.deploy.wire.link_probe import answer_probe
 from hsfl.deploy.wire.messages import pack_message

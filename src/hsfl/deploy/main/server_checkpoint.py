@@ -13,8 +13,8 @@ from hsfl.deploy.main.edge_link import EdgeLost
 from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.main_round import MainRound
 from hsfl.deploy.main.remote_evaluation import EvaluateHandler
+from hsfl.deploy.main.run_record import measured_round_record, save_model, write_end
 from hsfl.deploy.metrics import PHASES
-from hsfl.deploy.run_record import measured_round_record, save_model, write_end
 from hsfl.deploy.settings import TAU_S
 from hsfl.deploy.unit_store import UnitStore
 from hsfl.deploy.wire.client_messages import RoundOver, Stop

@@ -128,7 +128,7 @@ def train_ahead(
     trainings: Iterable[tuple[str, str, int]], scale: str, out: Path, shipped: Path | None, data_dir: Path | None,
     together: Together,
 ) -> None:  # fmt: skip
-    """Train side by side what `find_trace` would train one after another. wanted: data set, trace and seed of each."""
+    """Train side by side what `find_trace` would train one after another. trainings: data set, trace and seed of each."""
     if together.jobs == 1:
         return
     pieces = []

@@ -15,11 +15,11 @@ import torch.multiprocessing as mp
 from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.engines.machine import num_cores, warn_of_cores
-from hsfl.engines.scheduler import Helper, WorkerEngine
 from hsfl.engines.worker import Answer, CarriedOut, Failed, Order, Setup, Worker
+from hsfl.engines.worker_engine import Helper, WorkerEngine
 from hsfl.errors import InputError
+from hsfl.frameworks.copy_per_client import Shard
 from hsfl.frameworks.framework import State
-from hsfl.frameworks.parallel import Shard
 from hsfl.models.state import Packed, UnitState
 from hsfl.training.aggregate import PartialSum, sum_memory
 from hsfl.training.link import LinkBytes, Losses

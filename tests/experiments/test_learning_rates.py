@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from hsfl.data.registry import Dataset
-from hsfl.experiments.rates import RATES, RateResult, best_rate, grid_config, rates_markdown, with_held_out
+from hsfl.experiments.learning_rates import RATES, RateResult, best_rate, grid_config, rates_markdown, with_held_out
 from tests.small_runs import hsfl, refused
 
 

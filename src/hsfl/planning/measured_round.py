@@ -5,7 +5,7 @@ A policy's rules for subchannels and power do nothing here. Cycles are optimal i
 
 import numpy as np
 
-from hsfl.allocation.given_rates import (
+from hsfl.allocation.measured_links import (
     MeasuredRounds,
     best_measured_round,
     keep_within_tau_measured,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hsfl.engines import scheduler as helper_module
-from hsfl.engines.scheduler import AHEAD, Helper, Ordered, WorkerEngine, _take_items
+from hsfl.engines import worker_engine as helper_module
 from hsfl.engines.worker import Answer, CarriedOut, HandOver, Order, Train
+from hsfl.engines.worker_engine import AHEAD, Helper, Ordered, WorkerEngine, _take_items
 from hsfl.errors import InputError
 from tests.naming import raises
 

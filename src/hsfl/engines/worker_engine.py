@@ -18,8 +18,8 @@ from typing import Generic, TypeVar
 from hsfl.engines.engine import Exam, TrainedBy
 from hsfl.engines.worker import Answer, Assess, BatchBegun, CarriedOut, Failed, Forward, HandOver, Order, Setup, Train
 from hsfl.errors import InputError
+from hsfl.frameworks.copy_per_client import CopyPerClient, Shard
 from hsfl.frameworks.framework import Framework, State
-from hsfl.frameworks.parallel import CopyPerClient, Shard
 from hsfl.models.state import UnitState
 from hsfl.training.evaluation import Quality, Tally, quality_of_tallies
 from hsfl.training.norm_statistics import NormShard, num_seen

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hsfl.config import parse_config
-from hsfl.deploy.cut_planner import CutPlanner
 from hsfl.deploy.logs import open_log
+from hsfl.deploy.main.cut_planner import CutPlanner
 from hsfl.deploy.wire.client_messages import OwnSpeeds, Ready
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable, measure_cost

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from hsfl.deploy.main.status import ask_status
 from hsfl.deploy.settings import MainSettings
-from hsfl.deploy.status import ask_status
 from hsfl.errors import InputError
 from hsfl.files import read_json
 from tests.deploy.fleet import RUN, changed

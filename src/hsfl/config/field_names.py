@@ -1,8 +1,8 @@
-"""The names of all settings, those of plugins' options included, and the error sentence for a name that is none of them."""
+"""The names of all settings, those of plugins' options included. `hsfl.errors.explain` says what is wrong with a setting."""
 
 from hsfl import plugins
 from hsfl.config.sections import RunConfig
-from hsfl.errors import field_names, suggest
+from hsfl.errors import field_names
 
 
 def config_fields() -> list[str]:
@@ -14,8 +14,3 @@ def config_fields() -> list[str]:
 def fields_of(section: str) -> str:
     """The dotted names of the fields of a section, joined by commas."""
     return ", ".join(name for name in config_fields() if name.startswith(f"{section}."))
-
-
-def unknown_field(path: str) -> str:
-    """What to say of a field that does not exist."""
-    return f"unknown config field {path!r}; {suggest(path, config_fields())}"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from hsfl.engines import workers
+from hsfl.engines import process_engine
 from hsfl.engines.worker import HandOver, Setup, Train, Worker
 from hsfl.errors import InputError
-from hsfl.frameworks.parallel import FSL, HSFL
+from hsfl.frameworks.copy_per_client import FSL, HSFL
 from hsfl.models.state import Packed
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer, train_run
@@ -29,7 +29,7 @@ def _one_thread() -> None:
 
 
 def children() -> set[int]:
-    return {p.pid for p in workers.mp.active_children() if p.pid is not None}
+    return {p.pid for p in process_engine.mp.active_children() if p.pid is not None}
 
 
 DRAWN = ("train.clients_per_round=3", "train.choose=samples", "train.receivers=chosen", "data.partition=quantity_skew")
@@ -115,7 +115,7 @@ def test_what_goes_wrong_in_a_worker_is_told_here(tmp_path: Path) -> None:
 def test_workers_that_die_again_and_again_end_the_run_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "_worker_life", time.sleep)  # called with a pipe: dies at once
+    monkeypatch.setattr(process_engine, "_worker_life", time.sleep)  # called with a pipe: dies at once
     with pytest.raises(InputError, match=r"lower engine\.workers"):
         train_run(config("engine.name=workers", "engine.workers=2"), tmp_path / "dying")
     assert not children()
@@ -174,10 +174,10 @@ def test_ctrl_c_while_workers_import_prints_no_traceback(tmp_path: Path) -> None
 def test_a_worker_has_no_more_threads_than_the_run_would_have_inline(
     own: int, number: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "num_cores", lambda: 2 if own < 8 else 4)
-    monkeypatch.setattr(workers.Workers, "_spawn", lambda self: None)
+    monkeypatch.setattr(process_engine, "num_cores", lambda: 2 if own < 8 else 4)
+    monkeypatch.setattr(process_engine.Workers, "_spawn", lambda self: None)
     torch.set_num_threads(own)
-    engine = workers.Workers.start(config("engine.name=workers", f"engine.workers={number}"), print)
+    engine = process_engine.Workers.start(config("engine.name=workers", f"engine.workers={number}"), print)
     assert engine.num_threads == threads
 
 
@@ -192,12 +192,12 @@ def test_a_finished_run_that_is_resumed_ends_its_workers_quietly(
 
 def test_more_workers_than_cores_are_started_and_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     said = list[str]()
-    monkeypatch.setattr(workers, "num_cores", lambda: 2)
-    monkeypatch.setattr(workers.Workers, "_spawn", lambda self: None)
-    engine = workers.Workers.start(config("engine.name=workers", "engine.workers=4"), said.append)
+    monkeypatch.setattr(process_engine, "num_cores", lambda: 2)
+    monkeypatch.setattr(process_engine.Workers, "_spawn", lambda self: None)
+    engine = process_engine.Workers.start(config("engine.name=workers", "engine.workers=4"), said.append)
     assert said == ["engine.workers is 4 but this machine has 2 cores; the workers wait for each other"]
     assert (len(engine.helpers), engine.num_threads) == (4, 1)
-    workers.Workers.start(config("engine.name=workers", "engine.workers=2", "engine.threads=2"), said.append)
+    process_engine.Workers.start(config("engine.name=workers", "engine.workers=2", "engine.threads=2"), said.append)
     assert said[1:] == [
         "engine.workers is 2 and engine.threads 2 but this machine has 2 cores; the workers wait for each other"
     ]
@@ -228,7 +228,7 @@ def test_no_room_to_share_memory_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     with raises(InputError, "/dev/shm", "more room", "engine.name=inline"):
         train_run(config("engine.name=workers", "engine.workers=1"), tmp_path / "run")
     assert not children()
-    assert workers._shared_memory_error(RuntimeError("something else")) is None
+    assert process_engine._shared_memory_error(RuntimeError("something else")) is None
 
 
 def test_a_second_shard_of_a_round_leaves_the_first_as_it_is() -> None:
@@ -242,11 +242,11 @@ def test_a_second_shard_of_a_round_leaves_the_first_as_it_is() -> None:
     for clients in ((0, 1), (2,)):
         one.carry_out(Train(0, 100, clients))
         shards.append(one.carry_out(HandOver()).shard)
-        assert workers._lies_in(memory, shards[-1]) == (len(shards) == 1)
-    first = workers.Handed.of(shards[0]).shard(memory)
+        assert process_engine._lies_in(memory, shards[-1]) == (len(shards) == 1)
+    first = process_engine.Handed.of(shards[0]).shard(memory)
     assert torch.equal(first.total.total.floats, framework.train(one.state, (0, 1), 0, 100).total.total.floats)
     assert first.total.weight.tolist() == shards[0].total.weight.tolist()
     one.carry_out(Train(1, 100, (3,)))  # the next round has the memory again, from nothing
     again = one.carry_out(HandOver()).shard
-    assert workers._lies_in(memory, again)
+    assert process_engine._lies_in(memory, again)
     assert torch.equal(again.total.total.floats, framework.train(one.state, (3,), 1, 100).total.total.floats)

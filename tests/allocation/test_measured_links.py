@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hsfl.allocation.cuts.search import CutChoice, CutRequest, CutSettings, best_single_cut, search_cuts
-from hsfl.allocation.given_rates import (
+from hsfl.allocation.measured_links import (
     MeasuredRounds,
     best_measured_round,
     keep_within_tau_measured,

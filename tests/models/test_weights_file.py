@@ -7,8 +7,8 @@ from torch import nn
 
 from hsfl.errors import InputError
 from hsfl.models import zoo
-from hsfl.models.init_weights import load_init_weights
 from hsfl.models.units import SplitModel
+from hsfl.models.weights_file import load_init_weights
 from tests.naming import raises
 
 SHAPE = (3, 32, 32)

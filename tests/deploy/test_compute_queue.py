@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from hsfl.deploy.main.compute_queue import ComputeQueue, FairQueue
+from hsfl.deploy.compute_queue import ComputeQueue, FairQueue
 
 
 def served(weights: dict[str, float], turns: int, cost: float = 1.0) -> dict[str, int]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import cast
 
-from hsfl.deploy.cut_planner import CutPlanner, RoundPlan
+from hsfl.deploy.main.cut_planner import CutPlanner, RoundPlan
 from hsfl.deploy.main.main_round import Tail
 from hsfl.deploy.main.roster import Roster
 from hsfl.deploy.metrics import PHASES

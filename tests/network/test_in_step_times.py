@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsfl.network.steps import run_steps
+from hsfl.network.in_step_times import run_steps
 
 seconds = st.sampled_from([0.0, 0.5, 1.0, 3.0]) | st.floats(0, 10)
 batches = st.sampled_from([0.25, 1.0, 2.0, 2.5, 4.0]) | st.floats(0.01, 6)

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 import hsfl
 from hsfl.errors import InputError
-from hsfl.models.sample_fit import check_fits, check_weights
+from hsfl.models.model_checks import check_fits, check_weights
 from tests.naming import raises
 
 
