@@ -1,6 +1,8 @@
 """What a folder offers to the others stands in its `__init__`, as OFFERED: names by module. Nothing else crosses a border."""
 
 import ast
+import subprocess
+import sys
 from collections import defaultdict
 
 import pytest
@@ -58,10 +60,33 @@ def test_others_use_what_a_folder_offers_and_all_of_it(folder: str) -> None:
     """A name that leaves a folder is listed; a name that is listed leaves it. What `__init__` itself exports needs no entry."""
     lists = {module: set(names) for module, names in offered(folder).items()}
     uses = {module: names for module, names in USED[folder].items() if module}
-    assert lists == uses
+    assert lists == uses, f"OFFERED in hsfl/{folder}/__init__.py must list what other folders import: {dict(uses)}"
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_no_private_name_leaves_its_folder(folder: str) -> None:
-    private = {f"{module}.{name}" for module, names in USED[folder].items() for name in names if name.startswith("_")}
+def test_no_private_name_leaves_its_module_or_folder() -> None:
+    """Of a top-level file nobody else imports private names, of a folder no other folder."""
+    private = [f"{folder}.{module}.{name}" for folder in USED for module, names in USED[folder].items() for name in names
+               if name.startswith("_")]  # fmt: skip
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.ImportFrom) and str(node.module) in MODULES and str(node.module).count(".") == 1:
+                private += [f"{module}: {alias.name}" for alias in node.names if alias.name.startswith("_")]
     assert not private
+
+
+def test_modules_are_imported_by_from() -> None:
+    """`import hsfl.a.b` would cross a border unseen."""
+    plain = [
+        f"{module}: {alias.name}"
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse((ROOT / path).read_text()))
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name.startswith("hsfl.")
+    ]
+    assert not plain
+
+
+def test_a_device_loads_no_optimiser() -> None:
+    code = "import sys, hsfl.deploy.processes, hsfl.deploy.settings; sys.exit(bool({'numba', 'scipy', 'matplotlib'} & {*sys.modules}))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

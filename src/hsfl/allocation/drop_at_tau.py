@@ -26,7 +26,7 @@ DECIDED = 1e-6  # the gap of the answer to "can this set finish?"; where the gap
 def client_prices(stage: Stage, T_s: float) -> Array:
     """What each client needs of cycles, power and band to finish at T_s, as one number [K]; infinite where it cannot.
 
-    Cycles and power have the price 1/2 each (lam of `stage.prices`), and so has the whole band.
+    Cycles and power have the price 1/2 each (lam of `stage.client_prices`), and so has the whole band.
     """
     K, subs = stage.start_w.shape
     subchannel_price = np.full(subs, 1.0 / (2.0 * subs))

@@ -1,7 +1,7 @@
 """One frozen tree of settings for a run, read from TOML or JSON and changed with `section.field=value`.
 
 `sections` lists every field with its default, `options` those of single frameworks and models. `reading` reads presets, files and changes;
-`explain` says what is wrong with a field's name; `document` writes docs/settings.md. The presets themselves lie in `hsfl/presets`;
+`field_names` lists all names (`hsfl.errors` says what is wrong with one); `document` writes docs/settings.md. The presets themselves lie in `hsfl/presets`;
 quantities such as 5GHz are read by `hsfl/quantities.py`. Which settings would do nothing in a run is found in `runs/unused_settings.py`.
 """
 

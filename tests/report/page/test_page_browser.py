@@ -243,7 +243,11 @@ def test_notes_on_sharing_and_on_a_subset_are_shown(open_page, tmp_path):
 def test_nothing_is_never_less_than_nothing(dropping, open_page, tmp_path):
     tab = open_page(write_page([dropping], tmp_path / "page.html"))
     assert tab.evaluate("[percent(-1e-9, 1), percent(-0.01, 1), percent(0.5, 0)]") == ["0.0 %", "-1.0 %", "50 %"]
-    assert tab.evaluate("[longer(-1e-9), longer(-0.01), longer(0.5)]") == ["0.0 %", "−1.0 %", "+50.0 %"]
+    assert tab.evaluate("[signedPercent(-1e-9), signedPercent(-0.01), signedPercent(0.5)]") == [
+        "0.0 %",
+        "−1.0 %",
+        "+50.0 %",
+    ]
 
 
 def test_a_table_that_scrolls_shows_that_it_does(dropping, open_page, tmp_path):

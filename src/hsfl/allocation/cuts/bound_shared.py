@@ -2,12 +2,12 @@
 
 Legend: K clients, I subchannels; a row is a client with one of its feasible cuts; share s [I] of a row.
 
-Cycles and power have the prices of `stage.prices` (phi, with lam between them), and the whole of subchannel i has the price pi_i. If
+Cycles and power have the prices of `stage.client_prices` (phi, with lam between them), and the whole of subchannel i has the price pi_i. If
 T can be kept, the shares of a subchannel sum to at most 1 and so do the phi of all clients, so that for any prices
 
     sum_k min over rows and shares of [phi(s; T) + pi s]  <=  1 + sum_i pi_i,
 
-and T is excluded where the left side is larger. phi is convex in s, so its tangent at any s0 with rents g (`stage.prices`)
+and T is excluded where the left side is larger. phi is convex in s, so its tangent at any s0 with rents g (`stage.client_prices`)
 bounds what a row pays from below, by phi(s0) + g s0 - sum_i max(g_i - pi_i, 0). This is exact at the best s0. Prices begin as
 the rents of shares that are optimal for some cuts. Then they rise where clients buy too much and fall where they buy too
 little.

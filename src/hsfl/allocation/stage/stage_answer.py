@@ -75,7 +75,7 @@ class StageAnswer:
     share: Array  # [K, I] part of subchannel i that client k has: 0 or 1 where subchannels are exclusive
     T_s: float
     rho: float  # price of a watt in cycles per second that makes T_s optimal for the shares
-    lam: float  # the same price between 0 and 1 (see `stage.prices`)
+    lam: float  # the same price between 0 and 1 (see `stage.client_prices`)
     lower_bound_s: float = 0.0
     spent: Spent | None = None  # None: the cycles and powers that are optimal at (T_s, rho)
 
