@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from hsfl.allocation.cuts.packed_samples import evaluate_all
 from hsfl.allocation.cuts.radio import Fitness, radio_request
-from hsfl.allocation.cuts.samples import evaluate_all
 from hsfl.allocation.cuts.search import CutSettings, rcls, scls, search_cuts
 from hsfl.allocation.exact import exact
 from hsfl.allocation.random_scenarios import gains, random_scenario

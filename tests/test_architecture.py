@@ -138,6 +138,29 @@ def test_each_step_calls_the_next(walk: str) -> None:
             assert any(step.wire in words_in(other) for other in before), f"no step before {step} says {step.wire!r}"
 
 
+def place_of_call(caller: Step, name: str) -> int | None:
+    """The line of the caller's own code that first says the name; None where only helpers say it."""
+    code = find(caller.path, caller.name)
+    assert code is not None
+    lines = [
+        node.lineno
+        for node in ast.walk(code)
+        if (isinstance(node, ast.Name) and node.id == name) or (isinstance(node, ast.Attribute) and node.attr == name)
+    ]
+    return min(lines, default=None)
+
+
+@pytest.mark.parametrize("walk", WALKS)
+def test_steps_of_one_caller_stand_in_their_order(walk: str) -> None:
+    last: dict[Step, tuple[int, Step]] = {}
+    for step in WALKS[walk]:
+        if step.caller is None or (line := place_of_call(step.caller, step.name.rpartition(".")[2])) is None:
+            continue
+        before, other = last.get(step.caller, (0, step))
+        assert before <= line, f"{step.caller} calls {step} before {other}"
+        last[step.caller] = line, step
+
+
 @pytest.fixture(scope="module")
 def script() -> Any:
     path = ROOT / "docs" / "figures" / "architecture.py"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # so that editors and type checkers know the names
     from hsfl.allocation.policies import register_policy
-    from hsfl.allocation.policy_table import RULES as POLICY_RULES
+    from hsfl.allocation.policy_table import POLICY_RULES
     from hsfl.allocation.scenario import Scenario
     from hsfl.allocation.solvers import allocate
     from hsfl.api.plan_calls import plan
@@ -65,7 +65,7 @@ _HOMES = {  # the module of each name; "module:name" where the module calls it o
     "HSFL": "hsfl.frameworks.copy_per_client",
     "InputError": "hsfl.errors",
     "Observer": "hsfl.runs.progress",
-    "POLICY_RULES": "hsfl.allocation.policy_table:RULES",
+    "POLICY_RULES": "hsfl.allocation.policy_table",
     "RoundResult": "hsfl.frameworks.framework",
     "RunConfig": "hsfl.config",
     "Scenario": "hsfl.allocation.scenario",

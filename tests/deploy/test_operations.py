@@ -15,7 +15,7 @@ import pytest
 
 from hsfl.deploy.diagnosis import diagnose
 from hsfl.deploy.logs import open_log, scrubbed
-from hsfl.deploy.metrics import Metrics, serve
+from hsfl.deploy.metrics import Metrics, serve_metrics
 from hsfl.deploy.trust.authority import Authority
 from hsfl.deploy.trust.credentials import add_port, open_channel, plaintext_metadata
 from hsfl.deploy.trust.gate import Gate
@@ -94,7 +94,7 @@ def test_metrics_are_served_on_loopback():
     metrics.carried("main_edge", "up", 1000)
     metrics.dropped("revoked")
     metrics.dropped("what a peer said\n# TYPE evil")
-    port, end = serve(metrics, "127.0.0.1:0")
+    port, end = serve_metrics(metrics, "127.0.0.1:0")
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
@@ -115,7 +115,7 @@ def test_metrics_are_served_on_loopback():
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0  # it was ended
     with raises(InputError, "whole network"):
-        serve(metrics, "0.0.0.0:0")
+        serve_metrics(metrics, "0.0.0.0:0")
 
 
 # --- logs
@@ -217,7 +217,7 @@ async def test_a_device_hears_why_a_server_cannot_be_reached(tmp_path):
     other.add("ward-1")
     stranger = other.bundle_of("ward-1")
     half = Path(shutil.copytree(stranger, tmp_path / "half"))  # knows the server, shows a certificate of another CA
-    shutil.copy(authority.own / "ca.pem", half / "ca.pem")
+    shutil.copy(authority.ca_folder / "ca.pem", half / "ca.pem")
     expired = forged(tmp_path / "expired", authority, ("hsfl://client/ward-1", "hsfl://role/client"), days=(-3, -1))
 
     async def why(port, server, folder):

@@ -36,7 +36,7 @@ def forged(
     days: tuple[float, float] = (-1, 1),
 ) -> Path:
     """A bundle with a certificate by this CA that `hsfl certs` would not issue. days: from when to when, counted from now."""
-    ca_key = load_pem_private_key((authority.own / "ca.key").read_bytes(), None)
+    ca_key = load_pem_private_key((authority.ca_folder / "ca.key").read_bytes(), None)
     assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     builder = (
@@ -52,7 +52,7 @@ def forged(
     if usages is not None:
         builder = builder.add_extension(x509.ExtendedKeyUsage(usages), False)
     folder.mkdir(parents=True)
-    (folder / "ca.pem").write_bytes((authority.own / "ca.pem").read_bytes())
+    (folder / "ca.pem").write_bytes((authority.ca_folder / "ca.pem").read_bytes())
     (folder / "cert.pem").write_bytes(builder.sign(ca_key, hashes.SHA256()).public_bytes(Encoding.PEM))
     (folder / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     (folder / "key.pem").chmod(0o600)

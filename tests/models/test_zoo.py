@@ -14,7 +14,7 @@ from hsfl.models.split.graph_split import split
 from hsfl.models.units import SplitModel
 
 NUM_UNITS = {"resnet18": 10, "cnn": 5, "mlp": 3, "vgg11_bn": 11, "mobilenet_v2": 33, "vit": 6}
-OF_IMAGES = [name for name in zoo.MODELS if name != "gpt"]  # gpt takes tokens: tests/runs/test_tasks.py
+OF_IMAGES = [name for name in zoo.MODELS if name != "gpt"]  # gpt takes tokens: tests/runs/test_runs_of_other_tasks.py
 NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 

@@ -33,7 +33,7 @@ OFFERED = {  # to other folders, by module
     ),
     "numba_cache": ("is_cold",),
     "policies": ("in_time", "Policy", "policy", "PROOF_LIMIT_S", "register_policy"),
-    "policy_table": ("POLICIES", "policy_row", "PolicyRow", "RULES"),
+    "policy_table": ("POLICIES", "policy_row", "PolicyRow", "POLICY_RULES"),
     "scenario": ("rows_between", "Scenario"),
     "solvers": ("allocate", "solver_named"),
     "stage.stage_answer": ("TimeLimit",),

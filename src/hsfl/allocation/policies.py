@@ -158,7 +158,7 @@ def register_policy(
     """Add a policy of your own, made of rules, of functions, or of both.
 
     cuts: a rule, or a function that takes the samples (a list of `Scenario`) and gives a cut for each client. cycles, subchannels,
-    power: rules, by their names in `RULES`; a decision without a rule is optimal. allocate: a
+    power: rules, by their names in `POLICY_RULES`; a decision without a rule is optimal. allocate: a
     function that takes a scenario and the cuts [K] and gives a round's `server_hz` [K] and `owner` [I], instead of the rules
     for cycles, subchannels and power; `_allocate_by_plugin` says what else the function may give. options: a pydantic model;
     with it, both functions are called with `options=`, the value that the config has under `options.<name>`.

@@ -18,7 +18,7 @@ from typing import Any, Self
 from hsfl import plugins
 from hsfl.errors import InputError, known_name
 
-RULES = {
+POLICY_RULES = {
     "cuts": ("optimised", "random", "smallest", "single"),
     "cycles": ("optimal", "even"),
     "subchannels": ("optimal", "greedy", "even"),
@@ -45,7 +45,7 @@ class PolicyRow:
     allocator: Callable[..., Any] | None = None  # decides cycles, subchannels and power itself, instead of the rules
 
     def __post_init__(self) -> None:
-        for field, rules in RULES.items():
+        for field, rules in POLICY_RULES.items():
             if not (field == "cuts" and callable(self.cuts)):
                 known_name(f"policy {self.name}: rule for {field}", getattr(self, field), rules)
 
@@ -71,7 +71,7 @@ class PolicyRow:
             return "a plugin's own allocation"
         decisions = [
             RULE_TEXTS.get((field, rule), f"{rule} {field}" if isinstance(rule, str) else f"{field} of its own")
-            for field in RULES
+            for field in POLICY_RULES
             if (rule := getattr(self, field)) not in ("optimal", "optimised")
         ]
         return ", ".join(decisions) or "everything optimised"
@@ -103,7 +103,7 @@ def policy_row(name: str, options: Any = None) -> PolicyRow:
     result = plain
     for single_name in name.split("+"):
         row = _with_options(POLICIES[known_name("policy", single_name, POLICIES, ", or join names with +")], options)
-        for field in (*RULES, "allocator"):
+        for field in (*POLICY_RULES, "allocator"):
             if getattr(row, field) != getattr(plain, field):
                 if getattr(result, field) not in (getattr(plain, field), getattr(row, field)):
                     raise InputError(f"policy is {name!r}, but {field} can follow one rule only; leave one of them out")

@@ -83,11 +83,11 @@ def revoke_command(name: Name, folder: Folder = Path("certs"), as_json: Json = F
         issued = authority.revoke(name)
     serials = [f"{certificate.serial:x}" for certificate in issued]
     if as_json:
-        print_json({"name": name, "revoked": serials, "denylist": str(authority.own / "denylist.txt")})
+        print_json({"name": name, "revoked": serials, "denylist": str(authority.ca_folder / "denylist.txt")})
         return
     _print_text(f"revoked {name}: {count(len(serials), 'certificate')}, serial {', '.join(serials)}")
     _print_text(
-        f"copy {authority.own / 'denylist.txt'} into the bundles on both servers; they reread it while they run"
+        f"copy {authority.ca_folder / 'denylist.txt'} into the bundles on both servers; they reread it while they run"
     )
 
 
@@ -96,7 +96,7 @@ def list_command(folder: Folder = Path("certs"), as_json: Json = False) -> None:
     """Show every certificate with its expiry and state."""
     with one_line_errors():
         authority = _open_authority(folder)
-        rows = [_certificate_row(certificate, authority.now) for certificate in authority.issued()]
+        rows = [_certificate_row(certificate, authority.moment) for certificate in authority.issued()]
     end = authority.certificate.not_valid_after_utc
     if as_json:
         print_json({"ca": {"expires": _date(end)}, "certificates": rows})
@@ -129,7 +129,7 @@ def _certificate_row(certificate: "Issued", moment: datetime) -> dict[str, Any]:
 def _show_issued(authority: "Authority", issued: list["Issued"], as_json: bool) -> None:
     """Say what was issued and which folder goes where."""
     rows = [
-        _certificate_row(certificate, authority.now) | {"bundle": str(authority.bundle_of(certificate.name))}
+        _certificate_row(certificate, authority.moment) | {"bundle": str(authority.bundle_of(certificate.name))}
         for certificate in issued
     ]
     if as_json:

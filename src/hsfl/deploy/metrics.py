@@ -69,7 +69,7 @@ class Metrics:
         self.round_s.observe(seconds)
 
 
-def serve(metrics: Metrics, address: str, public: bool = False) -> tuple[int, Callable[[], Any]]:
+def serve_metrics(metrics: Metrics, address: str, public: bool = False) -> tuple[int, Callable[[], Any]]:
     """Serve the page at an address such as 127.0.0.1:9470, from a thread; returns the port and a function that ends the
     thread. The page has neither TLS nor a password, so an address beyond loopback is refused unless `public`."""
     if not public and not is_loopback(address):

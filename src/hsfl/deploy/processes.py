@@ -22,8 +22,7 @@ from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.main_server import MainProcess
 from hsfl.deploy.main.roster import Roster
 from hsfl.deploy.main.server_checkpoint import MainCheckpoint
-from hsfl.deploy.metrics import Metrics
-from hsfl.deploy.metrics import serve as serve_metrics
+from hsfl.deploy.metrics import Metrics, serve_metrics
 from hsfl.deploy.model_kit import ModelKit, make_kit
 from hsfl.deploy.settings import ClientSettings, EdgeSettings, MainSettings, run_config
 from hsfl.deploy.trust.bundle import check_bundle

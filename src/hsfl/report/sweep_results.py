@@ -25,7 +25,7 @@ from hsfl.runs.folder import RunFolder, run_path
 from hsfl.runs.records import RoundRecord
 from hsfl.tasks import ACCURACY, DEFAULT, TASKS, Metric
 
-FILE, TIMING = "sweep.json", "timing.json"  # as hsfl.runs.studies.sweep_runs writes them
+SWEEP_FILE, TIMING = "sweep.json", "timing.json"  # as hsfl.runs.studies.sweep_runs writes them
 UNITS = {"_hz": "Hz", "_bps": "bit/s", "_bits": "bit", "_s": "s", "_w": "W", "_m": "m"}
 
 
@@ -302,7 +302,7 @@ def say_setting(field: str, value: Any) -> str:
 
 def read_sweep(out: str | Path) -> Sweep:
     """Read all runs that a sweep's folder holds by now."""
-    path = Path(out) / FILE
+    path = Path(out) / SWEEP_FILE
     record = read_object(path)
     try:
         fields, labels = [str(name) for name in record["fields"]], [str(label) for label in record["labels"]]

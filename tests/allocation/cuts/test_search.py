@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hsfl.allocation.cuts.bound import bound_over_cuts
+from hsfl.allocation.cuts.packed_samples import evaluate_all
 from hsfl.allocation.cuts.radio import Fitness, first_candidates, radio_request
-from hsfl.allocation.cuts.samples import evaluate_all
 from hsfl.allocation.cuts.search import CutSettings, place_of, row_at, scls, search_cuts
 from hsfl.allocation.random_scenarios import gains, random_scenario
 from hsfl.allocation.stage.stage_answer import TimeLimit

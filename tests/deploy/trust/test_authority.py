@@ -73,7 +73,7 @@ def test_keys_are_for_their_owner_alone_even_while_they_are_written(tmp_path, mo
     keys = [mode for name, mode in seen if name.endswith(("key", "key.pem"))]
     assert keys == [0o600] * 3
     assert {stat.S_IMODE(path.stat().st_mode) for path in authority.folder.rglob("*key*")} == {0o600}
-    assert stat.S_IMODE(authority.own.stat().st_mode) == 0o700
+    assert stat.S_IMODE(authority.ca_folder.stat().st_mode) == 0o700
     assert "PRIVATE" not in repr(check_bundle(authority.bundle_of("main")))
 
 
@@ -93,7 +93,7 @@ def test_renewal_replaces_key_and_certificate_and_the_old_one_can_still_be_revok
     new = check_bundle(certs / "ward-1")
     assert new.identity.serial != old.identity.serial
     assert new.key_pem != old.key_pem
-    states = {one.serial: one.state(NOW) for one in Authority(certs).of("ward-1")}
+    states = {one.serial: one.state(NOW) for one in Authority(certs).certificates_of("ward-1")}
     assert states == {new.identity.serial: "valid", old.identity.serial: "replaced"}
     Authority(certs).revoke("ward-1")
     for place in ("authority", "main", "edge"):
@@ -110,9 +110,9 @@ def test_without_names_those_are_renewed_that_expire_soon(certs):
     assert [one.name for one in Authority(certs).renew([])] == ["brief"]
     assert Authority(certs).renew([]) == []
     later = Authority(certs, moment=NOW + timedelta(days=400))
-    assert {one.state(later.now) for one in later.issued()} == {"expired"}
+    assert {one.state(later.moment) for one in later.issued()} == {"expired"}
     assert {one.name for one in later.renew([])} == {"brief", "edge", "main", "ward-1"}
-    assert later.of("main")[0].valid_until > NOW + timedelta(days=700)
+    assert later.certificates_of("main")[0].valid_until > NOW + timedelta(days=700)
 
 
 def test_no_certificate_outlives_its_ca(certs):

@@ -155,7 +155,7 @@ async def test_a_revoked_serial_ends_open_streams_and_opens_no_new_ones(own):
             with pytest.raises(grpc.aio.AioRpcError) as ended:
                 await streams[0].read()
             assert ended.value.code() is grpc.StatusCode.PERMISSION_DENIED
-            serial = Authority(own).of("ward-1")[0].serial
+            serial = Authority(own).certificates_of("ward-1")[0].serial
             names(ended.value.details(), "ward-1", f"{serial:x}", "revoked")
             assert served.ended.is_set()  # the handler could tidy up
             assert (await asked(one)).startswith(f"PERMISSION_DENIED: ward-1's certificate {serial:x} was revoked")
@@ -187,9 +187,13 @@ async def test_a_server_takes_up_a_renewed_certificate_without_a_restart(own):
     """And while the new files are no whole bundle, it goes on with the certificate of before and says so."""
     async with serving(own / "main") as served:
         before = await asyncio.to_thread(served_serial, served.port)
-        assert before == Authority(own).of("main")[0].serial
+        assert before == Authority(own).certificates_of("main")[0].serial
         Authority(own).renew(["main"])
-        assert await asyncio.to_thread(served_serial, served.port) == Authority(own).of("main")[0].serial != before
+        assert (
+            await asyncio.to_thread(served_serial, served.port)
+            == Authority(own).certificates_of("main")[0].serial
+            != before
+        )
         (own / "main/key.pem").write_bytes((own / "edge/key.pem").read_bytes())  # as in mid-copy
         async with open_channel(f"127.0.0.1:{served.port}", "main", own / "ward-1") as channel:
             assert await asked(channel) == "ward-1"

@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from hsfl import rng as streams
-from hsfl.allocation.cuts import samples as packed
+from hsfl.allocation.cuts import packed_samples
 from hsfl.allocation.cuts.bound import bound_over_cuts, priced_cuts, warm_up_bound
 from hsfl.allocation.cuts.search import (
     CutChoice,
@@ -61,7 +61,7 @@ class Fitness:
     """
 
     def __init__(self, scenarios: Sequence[Scenario], threads: int = 1, limit_s: float = 5.0) -> None:
-        self.samples = packed.pack_samples(scenarios)
+        self.samples = packed_samples.pack_samples(scenarios)
         _compile()
         self.scenarios = list(scenarios)
         self.scenario = scenarios[0]
@@ -76,7 +76,7 @@ class Fitness:
         self.owners = np.full(shape, -1)
         if self.scenario.sharing == "exclusive":
             start = np.full(self.scenario.num_clients, self.scenario.min_cut)
-            packed.warm_owners(self.samples, start, self.owners)
+            packed_samples.warm_owners(self.samples, start, self.owners)
 
     def __call__(self, cuts: Array) -> Array:
         rows = [tuple(row) for row in np.asarray(cuts, np.int64).tolist()]
@@ -99,7 +99,7 @@ class Fitness:
 
     def _evaluate(self, cuts: Array) -> Array:
         if self.scenario.sharing == "exclusive":
-            return packed.evaluate_all(self.samples, cuts, self.owners, self.threads)
+            return packed_samples.evaluate_all(self.samples, cuts, self.owners, self.threads)
         return np.array(
             [[exact(s, c, gap=5e-3, time_limit_s=self.limit_s).round_s for s in self.scenarios] for c in cuts]
         )
@@ -107,7 +107,7 @@ class Fitness:
     def predict(self, cuts: Array) -> Array:
         """About how many seconds another cut of one client of cuts [K] would save, [K, C], also for cuts that it may not take."""
         shares = np.zeros((0, 0, 0, 0)) if self.scenario.sharing == "exclusive" else self._shares(cuts)
-        return packed.predict(self.samples, cuts, self.owners, shares)
+        return packed_samples.predict(self.samples, cuts, self.owners, shares)
 
     def _shares(self, cuts: Array) -> Array:
         """Shares of both stages for cuts [K], [2, S, K, I]."""
@@ -123,11 +123,11 @@ class Fitness:
 @cache
 def _compile() -> None:
     """Compile the functions of `samples` (or load them) before any clock runs."""
-    tiny = packed.pack_samples([random_scenario(np.random.default_rng(0), 2, 2)])
+    tiny = packed_samples.pack_samples([random_scenario(np.random.default_rng(0), 2, 2)])
     cuts, owners, none = np.ones((1, 2), np.int64), np.full((2, 1, 2), -1), np.zeros((0, 0, 0, 0))
-    packed.warm_owners(tiny, cuts[0], owners)
-    packed.evaluate_all(tiny, cuts, owners)
-    packed.predict(tiny, cuts[0], owners, none)
+    packed_samples.warm_owners(tiny, cuts[0], owners)
+    packed_samples.evaluate_all(tiny, cuts, owners)
+    packed_samples.predict(tiny, cuts[0], owners, none)
 
 
 # --- Rounds and their judge

@@ -62,11 +62,11 @@ class Authority:
     """The CA in a folder. Make one with `Authority.create`, find it again with `Authority(folder)`."""
 
     def __init__(self, folder: Path, moment: datetime | None = None) -> None:
-        self.folder, self.own = folder, folder / "authority"
-        self.now = (moment or datetime.now(UTC)).replace(microsecond=0)
-        if not (self.own / bundle.CA).is_file():
+        self.folder, self.ca_folder = folder, folder / "authority"
+        self.moment = (moment or datetime.now(UTC)).replace(microsecond=0)
+        if not (self.ca_folder / bundle.CA).is_file():
             raise InputError(f"{folder} holds no CA; run hsfl certs init --dir {folder}, or give --dir")
-        self.certificate = x509.load_pem_x509_certificate((self.own / bundle.CA).read_bytes())
+        self.certificate = x509.load_pem_x509_certificate((self.ca_folder / bundle.CA).read_bytes())
 
     @classmethod
     def create(cls, folder: Path, days: int = DAYS, moment: datetime | None = None) -> "Authority":
@@ -93,7 +93,7 @@ class Authority:
         """A certificate, valid for so many days, and its bundle. A name with a valid certificate is refused."""
         check_name(name)
         with self._locked():
-            if any(issued.state(self.now) in ("valid", "expires soon") for issued in self.of(name)):
+            if any(issued.state(self.moment) in ("valid", "expires soon") for issued in self.certificates_of(name)):
                 raise InputError(
                     f"{name} has a certificate; renew it with hsfl certs renew {name}, or choose another name"
                 )
@@ -106,10 +106,10 @@ class Authority:
                 names = [
                     issued.name
                     for issued in self.issued()
-                    if issued.current and issued.state(self.now) in ("expires soon", "expired")
+                    if issued.current and issued.state(self.moment) in ("expires soon", "expired")
                 ]
             for name in names:
-                if not (newest := [issued for issued in self.of(name) if issued.current]):
+                if not (newest := [issued for issued in self.certificates_of(name) if issued.current]):
                     raise InputError(f"{name!r} has no certificate to renew; hsfl certs list shows all names")
                 if newest[0].revoked:
                     raise InputError(f"{name} was revoked; if it may take part again, run hsfl certs add {name}")
@@ -118,19 +118,21 @@ class Authority:
     def revoke(self, name: str) -> list[Issued]:
         """Put every certificate of this name that could still be used on the denylist, here and in the servers' bundles."""
         with self._locked():
-            known = self.of(name)
+            known = self.certificates_of(name)
             if not known:
                 raise InputError(f"{name!r} has no certificate to revoke; hsfl certs list shows all names")
-            if not (usable := [issued for issued in known if not issued.revoked and self.now <= issued.valid_until]):
+            if not (usable := [issued for issued in known if not issued.revoked and self.moment <= issued.valid_until]):
                 raise InputError(f"{name} has no certificate that could still be used; hsfl certs list shows all")
-            serials = read_denylist(self.own / bundle.DENYLIST) | {issued.serial: issued.name for issued in usable}
-            write_denylist(self.own / bundle.DENYLIST, serials)
+            serials = read_denylist(self.ca_folder / bundle.DENYLIST) | {
+                issued.serial: issued.name for issued in usable
+            }
+            write_denylist(self.ca_folder / bundle.DENYLIST, serials)
             self._share_denylist()
             return usable
 
     def issued(self) -> list[Issued]:
         """All certificates ever issued: the servers' first, then the clients' by name, the newest of a name first."""
-        denied = read_denylist(self.own / bundle.DENYLIST)
+        denied = read_denylist(self.ca_folder / bundle.DENYLIST)
         certificates = [self._read(path) for path in sorted(self._records(), reverse=True)]
         named = [(identity_of(certificate), certificate) for certificate in certificates]
         newest = {identity.name: identity.serial for identity, _ in reversed(named)}
@@ -148,7 +150,7 @@ class Authority:
         ]
         return sorted(rows, key=lambda row: (row.role == "client", row.name))
 
-    def of(self, name: str) -> list[Issued]:
+    def certificates_of(self, name: str) -> list[Issued]:
         """The certificates of one name."""
         return [issued for issued in self.issued() if issued.name == name]
 
@@ -158,11 +160,11 @@ class Authority:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with lock_file(self.own / LOCK, BUSY):
+        with lock_file(self.ca_folder / LOCK, BUSY):
             yield
 
     def _records(self) -> list[Path]:
-        return list((self.own / "issued").glob("*.pem"))
+        return list((self.ca_folder / "issued").glob("*.pem"))
 
     def _read(self, path: Path) -> x509.Certificate:
         try:
@@ -175,14 +177,16 @@ class Authority:
     def _issue(self, name: str, days: int) -> Issued:
         """Issue a certificate and write the bundle. The record comes first: what left this folder can be revoked."""
         ca_key = self._ca_key()
-        end = min(self.now + timedelta(days=days), self.certificate.not_valid_after_utc)
-        if end <= self.now:
+        end = min(self.moment + timedelta(days=days), self.certificate.not_valid_after_utc)
+        if end <= self.moment:
             raise InputError(
                 f"the CA in {self.folder} expired on {end:%Y-%m-%d}; make a new one with hsfl certs init --dir"
             )
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _certificate(name, key.public_key(), (self.now, end), self.certificate, ca_key)
-        _write(self.own / "issued" / f"{len(self._records()) + 1:06}-{certificate.serial_number:x}.pem", certificate)
+        certificate = _certificate(name, key.public_key(), (self.moment, end), self.certificate, ca_key)
+        _write(
+            self.ca_folder / "issued" / f"{len(self._records()) + 1:06}-{certificate.serial_number:x}.pem", certificate
+        )
         place = self.bundle_of(name)
         with writing(place):
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -195,7 +199,7 @@ class Authority:
         return Issued(name, role, certificate.serial_number, certificate.not_valid_before_utc, end, False, True)
 
     def _ca_key(self) -> ec.EllipticCurvePrivateKey:
-        path = self.own / "ca.key"
+        path = self.ca_folder / "ca.key"
         try:
             key = bundle.read_key(path, path.read_bytes())
         except OSError as error:
@@ -207,7 +211,7 @@ class Authority:
         return key
 
     def _share_denylist(self) -> None:
-        serials = read_denylist(self.own / bundle.DENYLIST)
+        serials = read_denylist(self.ca_folder / bundle.DENYLIST)
         for server in SERVERS:
             if self.bundle_of(server).is_dir():
                 write_denylist(self.bundle_of(server) / bundle.DENYLIST, serials)

@@ -44,7 +44,7 @@ from hsfl.report.page.page_words import (
     subset_notes,
 )
 from hsfl.report.plots import foreign_styles, label_band
-from hsfl.report.sweep_results import FILE as SWEEP_FILE
+from hsfl.report.sweep_results import SWEEP_FILE
 from hsfl.runs.records import ClientsRecord, best_round
 from hsfl.tasks import Metric
 

@@ -19,8 +19,7 @@ from hsfl.report.compared_runs import (
     run_folders,
     usual_order,
 )
-from hsfl.report.sweep_results import FILE as SWEEP_FILE
-from hsfl.report.sweep_results import Sweep, read_sweep
+from hsfl.report.sweep_results import SWEEP_FILE, Sweep, read_sweep
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.records import ClientsRecord
 
