@@ -60,24 +60,23 @@ def test_settings_by_list_and_by_keyword_are_one_config(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "named", "message"),
+    ("words", "named", "parts"),
     [
-        (("dmeo", ()), {}, "config 'dmeo' is neither a readable file nor a preset; did you mean demo? presets: demo"),
-        ((None, {"train.rounds": 3}), {}, "give a list such as ['train.rounds=5'], or keywords such as train="),
-        ((None, [3]), {}, "give a list such as ['train.rounds=5']"),
-        ((None, ()), {"rounds": 3}, "unknown config field 'rounds'; did you mean 'train.rounds'?"),
-        ((None, ()), {"train": {"rouns": 3}}, "unknown config field 'train.rouns'; did you mean 'train.rounds'?"),
-        ((None, ()), {"train": {"lr": object()}}, "train.lr is a object; give a number, text"),
-        ((None, ()), {"data": (X, Y)}, "data is a tuple; make it with hsfl.dataset(x, y)"),
-        ((None, ()), {"data": X}, "data is a ndarray; make it with hsfl.dataset(x, y)"),
-        ((None, ()), {"model": nn.Linear(2, 2)}, "Linear does not say the order of its parts; split it by an example of its input"),
-        ((None, ()), {"model": 3}, "a model is a int; pass an nn.Module or a list of modules"),
+        (("dmeo", ()), {}, ("config 'dmeo'", "did you mean demo?", "presets")),
+        ((None, {"train.rounds": 3}), {}, ("settings are a dict", "['train.rounds=5']", "keywords such as train=")),
+        ((None, [3]), {}, ("settings are a list", "['train.rounds=5']")),
+        ((None, ()), {"rounds": 3}, ("config field 'rounds'", "did you mean 'train.rounds'?")),
+        ((None, ()), {"train": {"rouns": 3}}, ("config field 'train.rouns'", "did you mean 'train.rounds'?")),
+        ((None, ()), {"train": {"lr": object()}}, ("train.lr is a object", "give a number")),
+        ((None, ()), {"data": (X, Y)}, ("data is a tuple", "hsfl.dataset(x, y)")),
+        ((None, ()), {"data": X}, ("data is a ndarray", "hsfl.dataset(x, y)")),
+        ((None, ()), {"model": nn.Linear(2, 2)}, ("Linear", "order of its parts", "example of its input")),
+        ((None, ()), {"model": 3}, ("model is a int", "nn.Module", "list of modules")),
     ],
 )  # fmt: skip
-def test_wrong_words_are_one_line(words: tuple, named: dict, message: str) -> None:
-    with pytest.raises(InputError) as caught:
+def test_wrong_words_are_one_line(words: tuple, named: dict, parts: tuple[str, ...]) -> None:
+    with raises(InputError, *parts) as caught:
         config_of(*words, **named)
-    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -93,18 +92,18 @@ RELU = nn.ReLU()
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "parts"),
     [
-        (nn.Sequential(), "a SplitModel needs at least one unit"),
-        (Residual(nn.Linear(2, 2)), "Residual does not say the order of its parts"),
-        (nn.Sequential(nn.Linear(2, 2), RELU, nn.Linear(2, 2), RELU), "the same module stands twice among the units"),
-        (nn.Sequential(nn.LazyLinear(2)), "unit 0 of the model is lazy; show the model one batch first"),
-        ([nn.Linear(2, 2), "relu"], "unit 1 of the model is a str; make each unit an nn.Module"),
-        ("cnn", "a model is a str; pass an nn.Module or a list of modules"),
+        (nn.Sequential(), ("SplitModel", "at least one unit")),
+        (Residual(nn.Linear(2, 2)), ("Residual", "order of its parts")),
+        (nn.Sequential(nn.Linear(2, 2), RELU, nn.Linear(2, 2), RELU), ("same module", "stands twice")),
+        (nn.Sequential(nn.LazyLinear(2)), ("unit 0", "lazy", "one batch first")),
+        ([nn.Linear(2, 2), "relu"], ("unit 1", "is a str", "each unit an nn.Module")),
+        ("cnn", ("model is a str", "nn.Module", "list of modules")),
     ],
 )
-def test_models_that_cannot_be_split_are_refused_in_one_line(given: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_models_that_cannot_be_split_are_refused_in_one_line(given: Any, parts: tuple[str, ...]) -> None:
+    with raises(InputError, *parts):
         split(given)
 
 
@@ -118,25 +117,24 @@ def test_a_sequential_is_split_into_its_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "parts"),
     [
-        (nn.Sequential(nn.Linear(5, 4)), r"the model does not take samples of \(6,\): .*; change unit 0"),
-        (
-            nn.Sequential(nn.Linear(6, 5), nn.Linear(6, 4)),
-            r"the model does not take samples of \(6,\); unit 1 gets \(5,\): .*; change unit 1",
-        ),
-        (nn.Sequential(nn.Linear(6, 9)), r"gives \(9,\) numbers for a sample, but there are 4 classes"),
-        (nn.Sequential(nn.Flatten()), r"the model has no parameters"),
-        (nn.Sequential(nn.Linear(6, 3)), r"gives \(3,\) numbers for a sample, but there are 4 classes"),
-        (nn.Sequential(nn.LSTM(6, 4)), r"gives \(\) numbers for a sample"),
-        (nn.Sequential(nn.Conv2d(1, 1, 3)), r"the model does not take samples of \(6,\)"),
+        (nn.Sequential(nn.Linear(5, 4)), ("samples of (6,)", "change unit 0")),
+        (nn.Sequential(nn.Linear(6, 5), nn.Linear(6, 4)), ("samples of (6,)", "unit 1 gets (5,)", "change unit 1")),
+        (nn.Sequential(nn.Linear(6, 9)), ("gives (9,) numbers", "4 classes")),
+        (nn.Sequential(nn.Flatten()), ("no parameters", "layer with weights")),
+        (nn.Sequential(nn.Linear(6, 3)), ("gives (3,) numbers", "4 classes")),
+        (nn.Sequential(nn.LSTM(6, 4)), ("gives () numbers", "4 classes")),
+        (nn.Sequential(nn.Conv2d(1, 1, 3)), ("samples of (6,)", "change unit 0")),
     ],
 )
-def test_models_that_do_not_fit_are_refused_in_run_and_plan(given: nn.Module, message: str, tmp_path: Path) -> None:
+def test_models_that_do_not_fit_are_refused_in_run_and_plan(
+    given: nn.Module, parts: tuple[str, ...], tmp_path: Path
+) -> None:
     data = package.dataset(X, Y)
-    with pytest.raises(InputError, match=message):
+    with raises(InputError, *parts):
         package.run(None, tmp_path / "run", data=data, model=given, **SMALL)
-    with pytest.raises(InputError, match=message):
+    with raises(InputError, *parts):
         package.plan(None, data=data, model=given, **SMALL)
     assert not (tmp_path / "run").exists()
 
@@ -182,14 +180,11 @@ def test_settings_that_apply_to_any_data_apply_to_given_data(tmp_path: Path) -> 
     config = config_of(None, ["data.limit=40", "data.limit_test=10", "data.image_size=16"], data=pixels)
     bench = prepare(config, pixels)
     assert (len(bench.task.feed.images), len(bench.test), bench.test.shape) == (40, 10, (1, 16, 16))
-    for change, message in (
-        (
-            "data.normalise=true",
-            "data.normalise is True but the data are own; it is for csv:PATH and npz:PATH, leave it out",
-        ),
-        ("data.client_file=who.txt", "beside data from Python; give clients= with them"),
+    for change, parts in (
+        ("data.normalise=true", ("data.normalise is True", "data are own", "csv:PATH and npz:PATH")),
+        ("data.client_file=who.txt", ("data.client_file is 'who.txt'", "data from Python", "give clients=")),
     ):
-        with pytest.raises(InputError, match=message):
+        with raises(InputError, *parts):
             package.run(None, tmp_path / "run", [change], data=pixels)
     scaled = config_of(None, ["network.sample_scale=3"], data=pixels)
     assert survey(scaled, pixels).num_samples.sum() == 3 * len(pixels.train_y)
@@ -326,20 +321,20 @@ def test_a_run_does_not_go_on_with_another_table(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "parts"),
     [
-        (["fleet.num_clients=4"], "the data are those of 3 clients (north, south, west); set fleet.num_clients=3"),
-        (["data.client_column=null", "data.feature_columns=['a', 'b']"], "do not say which client holds a sample"),
-        (["data.name=digits"], "data.target_column is 'kind' but the data are digits; it is for csv:PATH, leave it out"),
+        (["fleet.num_clients=4"], ("those of 3 clients", "north, south, west", "set fleet.num_clients=3")),
+        (["data.client_column=null", "data.feature_columns=['a', 'b']"], ("data.partition is 'given'", "which client holds", "set data.client_column")),
+        (["data.name=digits"], ("data.target_column is 'kind'", "data are digits", "csv:PATH")),
         (["data.client_column=null", "data.partition=iid", "data.client_file=who.txt", "data.feature_columns=['a']"],
-         "data.client_file is 'who.txt' but data.partition is 'iid', which does not look at it"),
-        (["data.test_fraction=1.5"], "config data.test_fraction is 1.5; give a number below 1"),
-        (["data.name=own"], "this run's data were given from Python"),
-        (["data.sha256=0"], "config data.sha256 is 0; give"),
-        (["data.sha256='0'"], "data.sha256 is for data given from Python but data.name is 'csv:rows.csv'; leave it out"),
+         ("data.client_file is 'who.txt'", "data.partition is 'iid'")),
+        (["data.test_fraction=1.5"], ("data.test_fraction is 1.5", "number below 1")),
+        (["data.name=own"], ("given from Python", "data=...")),
+        (["data.sha256=0"], ("data.sha256 is 0", "text or null")),
+        (["data.sha256='0'"], ("data.sha256", "data.name is 'csv:rows.csv'", "leave it out")),
     ],
 )  # fmt: skip
-def test_wrong_settings_for_files_are_one_line(changes: list[str], message: str, here: Path) -> None:
+def test_wrong_settings_for_files_are_one_line(changes: list[str], parts: tuple[str, ...], here: Path) -> None:
     (here / "who.txt").write_text("a\n" * 90)
-    assert message in refused("run", *table_words(*changes), "--out", "a")
+    names(refused("run", *table_words(*changes), "--out", "a"), *parts)
     assert not (here / "a").exists()

@@ -55,20 +55,21 @@ def test_a_call_that_hangs_is_given_up_and_an_error_comes_through() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slow", "words"),
-    [(ray_cluster.KNOCK_S, "nothing answers at engine.address head.example:6379 (no answer in "),
-     (ray_cluster.ANSWER_S, "head.example:6379 takes connections but is no Ray cluster")],
+    ("slow", "parts"),
+    [(ray_cluster.KNOCK_S, ("nothing answers", "engine.address head.example:6379", "no answer in")),
+     (ray_cluster.ANSWER_S, ("head.example:6379 takes connections", "no Ray cluster"))],
 )  # fmt: skip
-def test_what_is_said_when_a_limit_is_reached(slow: float, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_said_when_a_limit_is_reached(
+    slow: float, parts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def within(seconds: float, call: Callable[[], Any]) -> None:
         if seconds == slow:
             raise ray_cluster.TooLate(f"no answer in {seconds:g} s")
 
     monkeypatch.setattr(ray_cluster, "_call_within", within)
     monkeypatch.setitem(sys.modules, "ray", fake_ray())
-    with pytest.raises(InputError) as error:
+    with raises(InputError, *parts):
         ray_cluster.connect("head.example:6379", 1)
-    assert words in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -171,44 +171,42 @@ def without_tensors(path: Path) -> None:
 
 
 SPOILS = {
-    "missing": (lambda path: path.unlink(), "is missing, so that the run cannot go on"),
-    "empty": (lambda path: path.write_bytes(b""), "does not hold a checkpoint"),
-    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-100]), "does not hold a checkpoint"),
-    "noise": (lambda path: path.write_bytes(b"\x07" * 5000), "does not hold a checkpoint"),
-    "a folder": (lambda path: (path.unlink(), path.mkdir()), "is no ordinary file"),
-    "without standing": (without_progress, "no 'config' in it"),
-    "without checksum": (without_checksum, "its checksum is wrong"),
-    "of other fields": (with_standing({"rounds_done": 2, "best_accuracy": 0.5}), "note progress: best is missing"),
-    "without tensors": (without_tensors, "no 'floats/main' in it"),
-    "of another seed": (foreign("seed=4"), "was run with seed = 4, not 0"),
-    "of another framework": (foreign("framework=sl"), "was run with framework = 'sl', not 'hsfl'"),
-    "of another model": (foreign("model.name=mlp", "fleet.cuts=2"), "was run with model.name = 'mlp', not 'cnn'"),
+    "missing": (lambda path: path.unlink(), ("is missing", "cannot go on")),
+    "empty": (lambda path: path.write_bytes(b""), ("not hold a checkpoint",)),
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-100]), ("not hold a checkpoint",)),
+    "noise": (lambda path: path.write_bytes(b"\x07" * 5000), ("not hold a checkpoint",)),
+    "a folder": (lambda path: (path.unlink(), path.mkdir()), ("no ordinary file",)),
+    "without standing": (without_progress, ("no 'config'",)),
+    "without checksum": (without_checksum, ("checksum is wrong",)),
+    "of other fields": (with_standing({"rounds_done": 2, "best_accuracy": 0.5}), ("note progress", "best is missing")),
+    "without tensors": (without_tensors, ("no 'floats/main'",)),
+    "of another seed": (foreign("seed=4"), ("seed = 4", "not 0")),
+    "of another framework": (foreign("framework=sl"), ("framework = 'sl'", "not 'hsfl'")),
+    "of another model": (foreign("model.name=mlp", "fleet.cuts=2"), ("model.name = 'mlp'", "not 'cnn'")),
 }
 
 
 @pytest.mark.parametrize("name", SPOILS)
 def test_a_spoiled_checkpoint_is_one_line_and_changes_nothing(stopped, tmp_path, name):
-    spoil, message = SPOILS[name]
+    spoil, parts = SPOILS[name]
     folder = spoiled(stopped, tmp_path / "run", spoil)
     before = folder_bytes(folder)
-    with pytest.raises(InputError) as caught:
+    with raises(InputError, "checkpoint/state.safetensors", *parts):
         loop.train_run(tiny(), folder, resume=True)
-    assert message in str(caught.value)
-    assert "checkpoint" in str(caught.value)
     assert folder_bytes(folder) == before
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "parts"),
     [
-        (("train.lr=0.5",), "was run with train.lr = 0.01, not 0.5"),
-        (("framework=fl",), "was run with framework = 'hsfl', not 'fl'"),
-        (("train.rounds=1",), "train.rounds is 1 but .* has done 2; raise it"),
+        (("train.lr=0.5",), ("train.lr = 0.01", "not 0.5")),
+        (("framework=fl",), ("framework = 'hsfl'", "not 'fl'")),
+        (("train.rounds=1",), ("train.rounds is 1", "has done 2", "raise it")),
     ],
 )
-def test_other_settings_are_refused_and_change_nothing(stopped, changes, message):
+def test_other_settings_are_refused_and_change_nothing(stopped, changes, parts):
     before = folder_bytes(stopped)
-    with pytest.raises(InputError, match=message):
+    with raises(InputError, *parts):
         loop.train_run(tiny(*changes), stopped, resume=True)
     assert folder_bytes(stopped) == before
 

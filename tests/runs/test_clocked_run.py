@@ -176,7 +176,7 @@ def test_one_cut_of_frameworks_with_one_cut() -> None:
     assert cut("fleet.cuts=[3,1,2,3]") == 1
     assert cut("fleet.max_cut=[3,2,3,2]", "fleet.one_cut=1") == 1
     assert cut("fleet.max_cut=3", "fleet.one_cut=fastest") in (1, 2, 3)
-    with raises(InputError, "max_cut of client 1 is 2"):
+    with raises(InputError, "fleet.one_cut is 3", "max_cut", "client 1 is 2"):
         cut("fleet.max_cut=[3,2,3,2]", "fleet.one_cut=3")
 
 

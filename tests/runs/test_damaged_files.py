@@ -7,7 +7,6 @@ value that could have been there.
 import json
 import os
 import random
-import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -153,38 +152,40 @@ def test_a_four_hundred_digit_number_in_a_fleet_is_one_line(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "parts"),
     [
-        ("sim_time_s", "'soon'", r"line 2: sim_time_s is 'soon'; it should be a number"),
-        ("round_s", "1e400", r"line 2: round_s is inf"),
-        ("train_loss", "NaN", r"line 2: train_loss is nan"),
-        ("straggler", "7", r"line 2: straggler names client 7 but the clients are 0 to 2"),
-        ("kept", "[0, 9]", r"line 2: kept names client 9 but the clients are 0 to 2"),
-        ("waiting_s", "[0.0]", r"line 2: .*cuts has 3 entries and waiting_s 1"),
-        ("cuts", "null", r"line 2: cuts is None"),
-        ("cuts", "[1]", r"line 2: .*cuts has 1 entries and waiting_s 3"),
-        ("phases", "[]", r"line 2: phases is \[\]"),
+        ("sim_time_s", "'soon'", ("sim_time_s is 'soon'", "be a number")),
+        ("round_s", "1e400", ("round_s is inf",)),
+        ("train_loss", "NaN", ("train_loss is nan",)),
+        ("straggler", "7", ("straggler names client 7", "0 to 2")),
+        ("kept", "[0, 9]", ("kept names client 9", "0 to 2")),
+        ("waiting_s", "[0.0]", ("cuts has 3 entries", "waiting_s 1")),
+        ("cuts", "null", ("cuts is None",)),
+        ("cuts", "[1]", ("cuts has 1 entries", "waiting_s 3")),
+        ("phases", "[]", ("phases is []",)),
         (
             "why",
             "{'client': 0, 'phase': 'lunch', 'seconds': 1, 'own_s': 1, 'amount': 1, 'per_second': 1}",
-            "line 2: why.phase is 'lunch'",
+            ("why.phase is 'lunch'",),
         ),
         (
             "why",
             "{'client': 0, 'phase': 'client', 'seconds': 1, 'own_s': 1, 'amount': 1, 'per_second': 1e400}",
-            "line 2: why .*: one of its numbers is infinite",
+            ("why is", "numbers is infinite"),
         ),
-        ("allocation", "[" * 3000 + "]" * 3000, r"line 2 cannot be read as JSON \(recursion limit"),
+        ("allocation", "[" * 3000 + "]" * 3000, ("read as JSON", "recursion limit")),
     ],
 )
-def test_the_line_and_the_field_are_named(folders: Path, tmp_path: Path, field: str, value: str, said: str) -> None:
+def test_the_line_and_the_field_are_named(
+    folders: Path, tmp_path: Path, field: str, value: str, parts: tuple[str, ...]
+) -> None:
     shutil.copytree(folders / "run", tmp_path / "run")
     path = tmp_path / "run" / "rounds.jsonl"
     first, second = path.read_text().splitlines()
     marked = json.dumps(json.loads(second) | {field: "@"}).replace('"@"', value.replace("'", '"'))
     path.write_text(f"{first}\n{marked}\n")
     for words in commands(tmp_path / "run")[:2]:
-        assert re.search(r"rounds\.jsonl " + said, refused(*words))
+        names(refused(*words), "rounds.jsonl line 2", *parts)
 
 
 @pytest.mark.parametrize("cuts", ["[1, 2]", "[1, 2, 99]", "[]"])

@@ -183,13 +183,13 @@ def test_rounds_after_a_checkpoint_are_forgotten(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [(None, "config.json is missing; is .* the folder of a run"), (b"{", "damaged"), (b"\xff\xff", "damaged")],
+    ("content", "parts"),
+    [(None, ("config.json is missing", "folder of a run")), (b"{", ("damaged",)), (b"\xff\xff", ("damaged",))],
 )
-def test_a_folder_without_a_readable_config(tmp_path, content, message):
+def test_a_folder_without_a_readable_config(tmp_path, content, parts):
     if content is not None:
         (tmp_path / "config.json").write_bytes(content)
-    with pytest.raises(InputError, match=message):
+    with raises(InputError, *parts):
         read_json(tmp_path / "config.json")
 
 
@@ -207,16 +207,16 @@ def test_a_run_may_go_on_with_more_rounds_and_other_logging(tmp_path, change):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "parts"),
     [
-        ("seed=1", "was run with seed = 0, not 1; resume with the same settings"),
-        ("train.lr=0.5", "was run with train.lr = 0.01, not 0.5"),
-        ("fleet.cuts=3", r"was run with fleet.cuts = \[1, 2, 5\], not 3"),
-        ("framework=fl", "was run with framework = 'hsfl', not 'fl'"),
+        ("seed=1", ("seed = 0", "not 1", "same settings")),
+        ("train.lr=0.5", ("train.lr = 0.01", "not 0.5")),
+        ("fleet.cuts=3", ("fleet.cuts = [1, 2, 5]", "not 3")),
+        ("framework=fl", ("framework = 'hsfl'", "not 'fl'")),
     ],
 )
-def test_a_run_does_not_go_on_with_other_settings(tmp_path, change, message):
-    with pytest.raises(InputError, match=message):
+def test_a_run_does_not_go_on_with_other_settings(tmp_path, change, parts):
+    with raises(InputError, *parts):
         check_same_run(tiny(), tiny(change), tmp_path)
 
 
@@ -247,9 +247,8 @@ def test_a_folder_of_other_settings_or_fields_is_refused_in_one_line(tmp_path):
     folder = a_folder(tmp_path / "run")
     today = json.loads(folder.config_path.read_text())
     write_json(folder.config_path, today | {"options": {"fsl_average": "server"}})
-    said = f"{folder.config_path}: unknown config field 'options.fsl_average'; known here: options.fl, options.sl"
     for words in (["report"], ["evaluate"], ["run", "--resume", "--out"]):
-        assert said in refused(*words, folder.path)
+        names(refused(*words, folder.path), str(folder.config_path), "'options.fsl_average'", "options.fl, options.sl")
     write_json(folder.config_path, today)
     write_json(folder.clients_path, {"num_samples": [3], "class_counts": [[3]], "class_names": ["a"], "cuts": [1]})
     names(refused("report", folder.path), f"{folder.clients_path}: max_cut", "missing")
