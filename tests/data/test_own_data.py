@@ -19,10 +19,9 @@ from hsfl.errors import InputError
 from hsfl.training.batches import Images
 from tests.naming import names, raises
 
-RNG = np.random.default_rng(0)
-X = RNG.normal(3.0, 2.0, (60, 5))
+X = np.random.default_rng(0).normal(3.0, 2.0, (60, 5))
 Y = np.arange(60) % 3
-PIXELS = RNG.integers(0, 256, (60, 2, 4, 4))
+PIXELS = np.random.default_rng(1).integers(0, 256, (60, 2, 4, 4))
 
 
 def floats(data: Dataset) -> np.ndarray:
@@ -49,7 +48,7 @@ def test_floats_are_taken_as_they_are(x: Any) -> None:
 
 
 def test_floats_of_images_are_not_divided() -> None:
-    x = RNG.normal(size=(60, 1, 8, 8))
+    x = np.random.default_rng(0).normal(size=(60, 1, 8, 8))
     assert np.array_equal(floats(dataset(x, Y, x, Y)), x.astype(np.float32))
 
 
@@ -220,20 +219,21 @@ def test_no_image_holds_what_a_byte_cannot(x: np.ndarray) -> None:
 
 
 def test_each_client_has_the_samples_that_it_holds() -> None:
-    machines = np.array(["b", "a", "c"])[RNG.integers(0, 3, 60)]
+    rng = np.random.default_rng(0)
+    machines = rng.permutation(np.repeat(["b", "a", "c"], [20, 24, 16]))
     data = dataset(X, Y, X, Y, clients=machines)
     options = {"clients": data.clients, "client_names": data.client_names}
-    parts = partition(data.train_y, 3, "given", np.random.default_rng(0), **options)
+    parts = partition(data.train_y, 3, "given", rng, **options)
     for name, part in zip("abc", parts):
         assert np.array_equal(part, np.flatnonzero(machines == name))
-    wrong = one_line(partition, data.train_y, 4, "given", RNG, **options)
+    wrong = one_line(partition, data.train_y, 4, "given", rng, **options)
     names(wrong, "fleet.num_clients is 4", "3 clients", "(a, b, c)", "set fleet.num_clients=3")
     names(
-        one_line(partition, data.train_y, 3, "given", RNG, **options, min_samples=20),
+        one_line(partition, data.train_y, 3, "given", rng, **options, min_samples=20),
         "client 'c'",
         "16 training samples",
     )
-    names(one_line(partition, data.train_y, 3, "given", RNG), "which client")
+    names(one_line(partition, data.train_y, 3, "given", rng), "which client")
 
 
 # --- .npz
