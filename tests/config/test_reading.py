@@ -84,63 +84,58 @@ def test_set_reaches_the_top_and_overrides_the_file():
 
 
 @pytest.mark.parametrize(
-    ("change", "hint"),
+    ("change", "parts"),
     [
-        ("sed=3", "'sed'; did you mean 'seed'?"),
-        ("trian.rounds=3", "'trian'; did you mean 'train'?"),
-        ("train.ruonds=3", "'train.ruonds'; did you mean 'train.rounds'?"),
-        ("train.epochs=3", "did you mean 'train.local_epochs'?"),
-        ("rounds=3", "'rounds'; did you mean 'train.rounds'?"),  # right name, no section
-        ("model.lr=3", "did you mean 'train.lr'?"),  # right name, wrong section
-        ("log.xyzzy=3", "known here: log.checkpoint_every, log.model_every, log.tensorboard"),
-        ("xyzzy=3", "known here: framework, seed"),
-        (".x=3", "unknown config field ''"),
+        ("sed=3", ("'sed'", "did you mean 'seed'?")),
+        ("trian.rounds=3", ("'trian'", "did you mean 'train'?")),
+        ("train.ruonds=3", ("'train.ruonds'", "did you mean 'train.rounds'?")),
+        ("train.epochs=3", ("'train.epochs'", "did you mean 'train.local_epochs'?")),
+        ("rounds=3", ("'rounds'", "did you mean 'train.rounds'?")),  # right name, no section
+        ("model.lr=3", ("'model.lr'", "did you mean 'train.lr'?")),  # right name, wrong section
+        ("log.xyzzy=3", ("'log.xyzzy'", "known here", "log.checkpoint_every, log.model_every")),
+        ("xyzzy=3", ("'xyzzy'", "known here", "framework, seed")),
+        (".x=3", ("field ''",)),
     ],
 )
-def test_unknown_fields_suggest_the_nearest(change, hint):
-    message = complaint(change)
-    assert message.startswith("unknown config field")
-    assert hint in message
+def test_unknown_fields_suggest_the_nearest(change, parts):
+    names(complaint(change), "unknown config field", *parts)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "parts"),
     [
-        ("train.rounds=many", "config train.rounds is 'many'; give a whole number"),
-        ("train.rounds=2.5", "config train.rounds is 2.5; give a whole number"),
-        ("train.rounds=null", "config train.rounds is None; give a whole number"),
-        ("data.limit=none", "config data.limit is 'none'; give a whole number or null"),
-        ("train.rounds=0", "config train.rounds is 0; give a number of at least 1"),
-        ("train.rounds.x=0", "config train.rounds is {'x': 0}; give a whole number"),
-        ("train.lr=fast", "config train.lr is 'fast'; give a number"),
-        ("train.lr=0", "config train.lr is 0; give a number above 0"),
-        ("train.lr=nan", "config train.lr is nan; give a finite number"),
-        ("train.lr=inf", "config train.lr is inf; give a finite number"),
-        ("train.drop_rate=1.5", "config train.drop_rate is 1.5; give a number of at most 1"),
-        ("model.dropout=1", "config model.dropout is 1; give a number below 1"),
-        ("seed=-1", "config seed is -1; give a number of at least 0"),
-        ("device=gpu", "config device is 'gpu'; give 'cpu', 'cuda' or 'mps'"),
-        (
-            "data.partition=skewed",
-            "config data.partition is 'skewed'; give 'iid', 'dirichlet', 'shards', 'quantity_skew' or",
-        ),
-        ("log.tensorboard=maybe", "config log.tensorboard is 'maybe'; give true or false"),
-        ("framework=3", "config framework is 3; give text"),
-        ("fleet.cuts=foo", "config fleet.cuts is 'foo'; give one cut for all (3), one for each client ([3, 4, 5])"),
-        ('fleet.cuts=[1,"a"]', "config fleet.cuts is [1, 'a']; give one cut for all (3), one for each"),
-        ("fleet.cuts=2.5", "config fleet.cuts is 2.5; give one cut for all"),
-        ("fleet.cuts=nan", "config fleet.cuts is nan; give one cut for all"),
-        ("fleet.max_cut=deep", "config fleet.max_cut is 'deep'; give one for all (5), one for each"),
-        ("model.input=[1,28]", "config model.input is [1, 28]; give three numbers: channels, height and width"),
-        ("model.input=28", "config model.input is 28; give three numbers"),
-        ("model.input=[1,0,28]", "config model.input is [1, 0, 28]; give three numbers"),
-        ("train=5", "config train is 5 but it is a section; set its fields: train.rounds, train.budget_s"),
-        ("nonsense", "--set 'nonsense' is not of the form section.field=value"),
-        ("=3", "--set '=3' is not of the form section.field=value"),
+        ("train.rounds=many", ("train.rounds is 'many'", "whole number")),
+        ("train.rounds=2.5", ("train.rounds is 2.5", "whole number")),
+        ("train.rounds=null", ("train.rounds is None", "whole number")),
+        ("data.limit=none", ("data.limit is 'none'", "whole number or null")),
+        ("train.rounds=0", ("train.rounds is 0", "at least 1")),
+        ("train.rounds.x=0", ("train.rounds is {'x': 0}", "whole number")),
+        ("train.lr=fast", ("train.lr is 'fast'", "give a number")),
+        ("train.lr=0", ("train.lr is 0", "above 0")),
+        ("train.lr=nan", ("train.lr is nan", "finite number")),
+        ("train.lr=inf", ("train.lr is inf", "finite number")),
+        ("train.drop_rate=1.5", ("train.drop_rate is 1.5", "at most 1")),
+        ("model.dropout=1", ("model.dropout is 1", "below 1")),
+        ("seed=-1", ("seed is -1", "at least 0")),
+        ("device=gpu", ("device is 'gpu'", "'cpu', 'cuda' or 'mps'")),
+        ("data.partition=skewed", ("data.partition is 'skewed'", "'iid', 'dirichlet', 'shards'")),
+        ("log.tensorboard=maybe", ("log.tensorboard is 'maybe'", "true or false")),
+        ("framework=3", ("framework is 3", "give text")),
+        ("fleet.cuts=foo", ("fleet.cuts is 'foo'", "one cut for all (3)", "([3, 4, 5])")),
+        ('fleet.cuts=[1,"a"]', ("fleet.cuts is [1, 'a']", "one cut for all", "one for each")),
+        ("fleet.cuts=2.5", ("fleet.cuts is 2.5", "one cut for all")),
+        ("fleet.cuts=nan", ("fleet.cuts is nan", "one cut for all")),
+        ("fleet.max_cut=deep", ("fleet.max_cut is 'deep'", "one for all (5)", "one for each")),
+        ("model.input=[1,28]", ("model.input is [1, 28]", "three numbers", "channels, height and width")),
+        ("model.input=28", ("model.input is 28", "three numbers")),
+        ("model.input=[1,0,28]", ("model.input is [1, 0, 28]", "three numbers")),
+        ("train=5", ("train is 5", "a section", "train.rounds, train.budget_s")),
+        ("nonsense", ("--set 'nonsense'", "section.field=value")),
+        ("=3", ("--set '=3'", "section.field=value")),
     ],
 )
-def test_wrong_values_are_named_in_words(change, message):
-    assert complaint(change).startswith(message)
+def test_wrong_values_are_named_in_words(change, parts):
+    names(complaint(change), *parts)
 
 
 def test_a_value_cannot_be_a_section():
@@ -157,35 +152,33 @@ def test_absurd_values_are_words(text):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content", "parts"),
     [
-        ("a.toml", b"seed = ", "a.toml cannot be read as toml"),
-        ("a.json", b'{"seed": 3', "a.json cannot be read as json"),
-        ("a.json", b"[1, 2]", "a.json holds list; a config is a table of sections"),
-        ("a.json", b'{"train": null}', "config train is None but it is a section"),
-        ("a.json", b'{"train": {"lr": NaN}}', "config train.lr is nan"),
-        ("a.json", b"[" * 100_000, "a.json cannot be read as json"),
-        ("a.toml", b"\xff\xfe\x00", "is no text in UTF-8; save it as UTF-8"),
-        ("a.yaml", b"train:\n  rounds: 3\n", "is YAML but a config is TOML: a line [train], and below it rounds = 20"),
-        ("a.toml", b"train:\n  rounds: 3\n", "a.toml is YAML but a config is TOML: a line [train]"),
-        ("a.toml", b"sed = 3", "unknown config field 'sed'; did you mean 'seed'?"),
+        ("a.toml", b"seed = ", ("a.toml", "read as toml")),
+        ("a.json", b'{"seed": 3', ("a.json", "read as json")),
+        ("a.json", b"[1, 2]", ("a.json holds list", "table of sections")),
+        ("a.json", b'{"train": null}', ("train is None", "a section")),
+        ("a.json", b'{"train": {"lr": NaN}}', ("train.lr is nan",)),
+        ("a.json", b"[" * 100_000, ("a.json", "read as json")),
+        ("a.toml", b"\xff\xfe\x00", ("a.toml", "no text", "save it as UTF-8")),
+        ("a.yaml", b"train:\n  rounds: 3\n", ("a.yaml is YAML", "config is TOML", "line [train]", "rounds = 20")),
+        ("a.toml", b"train:\n  rounds: 3\n", ("a.toml is YAML", "config is TOML", "line [train]")),
+        ("a.toml", b"sed = 3", ("config field 'sed'", "did you mean 'seed'?")),
     ],
 )
-def test_broken_files(tmp_path, name, content, message):
+def test_broken_files(tmp_path, name, content, parts):
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(InputError) as caught:
+    with raises(InputError, *parts) as caught:
         read_config(path)
-    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("source", "hint"), [("dmo", r"did you mean demo\? "), ("/nowhere/at/all.toml", "")])
+@pytest.mark.parametrize(("source", "hint"), [("dmo", "did you mean demo?"), ("/nowhere/at/all.toml", "")])
 def test_no_such_config(source, hint):
-    with pytest.raises(
-        InputError, match=rf"neither a readable file nor a preset; {hint}presets: demo, gpt-text, paper-cifar10"
-    ):
+    with raises(InputError, f"config '{source}'", "readable file", "presets: demo, gpt-text", hint) as caught:
         read_config(source)
+    assert ("did you mean" in str(caught.value)) == bool(hint)
 
 
 def test_a_number_too_long_to_write_is_refused_in_one_line():

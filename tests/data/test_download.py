@@ -156,41 +156,38 @@ def linked(kind: bytes) -> tuple[tarfile.TarInfo, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("first", "message"),
+    ("first", "parts"),
     [
-        (linked(tarfile.SYMTYPE), "data_batch_1 in the archive is not a plain file"),
-        (linked(tarfile.LNKTYPE), "data_batch_1 in the archive is not a plain file"),
-        (
-            (tarfile.TarInfo("cifar-10-batches-py/data_batch_1"), b"other"),
-            "data_batch_1 .* does not have its known sum",
-        ),
-        ((tarfile.TarInfo("elsewhere/data_batch_1"), b"other"), "cannot be read .KeyError"),
+        (linked(tarfile.SYMTYPE), ("data_batch_1", "not a plain file")),
+        (linked(tarfile.LNKTYPE), ("data_batch_1", "not a plain file")),
+        ((tarfile.TarInfo("cifar-10-batches-py/data_batch_1"), b"other"), ("data_batch_1", "known sum")),
+        ((tarfile.TarInfo("elsewhere/data_batch_1"), b"other"), ("cannot be read", "KeyError")),
     ],
 )
 def test_bad_members_leave_nothing(
     first: tuple[tarfile.TarInfo, bytes],
-    message: str,
+    parts: tuple[str, ...],
     server: WebServer,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     serve_cifar(server, monkeypatch, [first, *honest_members()[1:]])
-    with pytest.raises(InputError, match=message):
+    with raises(InputError, *parts):
         fetch("cifar10", tmp_path / "data", server.url)
     assert files_below(tmp_path / "data") == []
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "parts"),
     [
-        ("ham10000", r"https://doi.org/10.7910/DVN/DBW86T .*HAM10000_images_part_1/.*/ham10000$"),
-        ("digits", "needs no download"),
-        ("folder:x", "cannot be fetched; choose one of mnist, cifar10"),
-        ("cifar100", "data set 'cifar100' is unknown; did you mean cifar10"),
+        ("ham10000", ("https://doi.org/10.7910/DVN/DBW86T", "HAM10000_images_part_1/", "/ham10000")),
+        ("digits", ("digits", "no download")),
+        ("folder:x", ("'folder:x'", "cannot be fetched", "choose one of mnist")),
+        ("cifar100", ("data set 'cifar100'", "did you mean cifar10")),
     ],
 )
-def test_what_cannot_be_fetched(name: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=message):
+def test_what_cannot_be_fetched(name: str, parts: tuple[str, ...], tmp_path: Path) -> None:
+    with raises(InputError, *parts):
         fetch(name, tmp_path)
 
 

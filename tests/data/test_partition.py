@@ -122,20 +122,20 @@ def test_many_clients_with_the_bare_minimum() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "num_clients", "options", "message"),
+    ("kind", "num_clients", "options", "parts"),
     [
-        ("iid", 0, {}, "fleet.num_clients is 0"),
-        ("dirichlet", 5, {"alpha": 0.0}, "data.alpha is 0.0"),
-        ("quantity_skew", 5, {"alpha": float("nan")}, "data.alpha is nan"),
-        ("quantity_skew", 5, {"alpha": 1e308}, "data.alpha is 1e\\+308"),
-        ("shards", 3, {"classes_per_client": 3}, "3 clients of 3 classes cannot hold 10 classes"),
-        ("shards", 3, {"classes_per_client": 11}, "give 1 to 10"),
-        ("shards", 3, {"min_samples": -1}, "data.min_samples is -1"),
-        ("shard", 3, {}, "partition 'shard' is unknown; did you mean shards"),
+        ("iid", 0, {}, ("fleet.num_clients is 0",)),
+        ("dirichlet", 5, {"alpha": 0.0}, ("data.alpha is 0.0",)),
+        ("quantity_skew", 5, {"alpha": float("nan")}, ("data.alpha is nan",)),
+        ("quantity_skew", 5, {"alpha": 1e308}, ("data.alpha is 1e+308",)),
+        ("shards", 3, {"classes_per_client": 3}, ("3 clients of 3 classes", "10 classes", "more clients")),
+        ("shards", 3, {"classes_per_client": 11}, ("data.classes_per_client is 11", "give 1 to 10")),
+        ("shards", 3, {"min_samples": -1}, ("data.min_samples is -1",)),
+        ("shard", 3, {}, ("partition 'shard'", "did you mean shards")),
     ],
 )
-def test_impossible_wishes(kind: str, num_clients: int, options: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_impossible_wishes(kind: str, num_clients: int, options: dict, parts: tuple[str, ...]) -> None:
+    with raises(InputError, *parts):
         partition(LABELS, num_clients, kind, np.random.default_rng(0), **options)
 
 

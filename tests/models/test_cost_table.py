@@ -179,21 +179,21 @@ GOOD = {field.name: [0, 1, 2] for field in fields(CostTable)[:7]}
 
 
 @pytest.mark.parametrize(
-    ("table", "words"),
+    ("table", "parts"),
     [
-        ([1, 2], r"holds a list"),
-        ({**GOOD, "colour": 1}, r"unknown field 'colour'"),
-        ({name: GOOD[name] for name in list(GOOD)[:-1]}, r"lacks model_bits"),
-        ({**GOOD, "smashed_bits": [0, -1, 2]}, r"smashed_bits\[1\] is -1.0"),
-        ({**GOOD, "smashed_bits": [0, float("nan"), 2]}, r"smashed_bits\[1\] is nan"),
-        ({**GOOD, "smashed_bits": [0, 1]}, r"smashed_bits has shape \(2,\) but model_bits has 3 cuts"),
-        ({**GOOD, "smashed_bits": "many"}, r"smashed_bits is not a list of numbers"),
-        ({**GOOD, "batch_size": 0}, r"batch_size is 0"),
+        ([1, 2], ("holds a list",)),
+        ({**GOOD, "colour": 1}, ("unknown field 'colour'",)),
+        ({name: GOOD[name] for name in list(GOOD)[:-1]}, ("lacks model_bits",)),
+        ({**GOOD, "smashed_bits": [0, -1, 2]}, ("smashed_bits[1] is -1.0",)),
+        ({**GOOD, "smashed_bits": [0, float("nan"), 2]}, ("smashed_bits[1] is nan",)),
+        ({**GOOD, "smashed_bits": [0, 1]}, ("smashed_bits has shape (2,)", "model_bits has 3 cuts")),
+        ({**GOOD, "smashed_bits": "many"}, ("smashed_bits", "not a list of numbers")),
+        ({**GOOD, "batch_size": 0}, ("batch_size is 0",)),
     ],
 )
-def test_bad_files(tmp_path, table, words):
+def test_bad_files(tmp_path, table, parts):
     (tmp_path / "cost.json").write_text(json.dumps(table))
-    with pytest.raises(InputError, match=words):
+    with raises(InputError, *parts):
         CostTable.load(tmp_path / "cost.json")
 
 

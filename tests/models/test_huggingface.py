@@ -54,21 +54,21 @@ def test_weights_of_a_folder_are_the_models_first(kind, tmp_path):
 @pytest.mark.slow
 def test_wrong_folders_are_one_line(tmp_path):
     pytest.importorskip("transformers")
-    for name, more, message in [
-        ("code", {"auto_map": {"AutoModel": "evil.Model"}}, "asks by auto_map for code of its folder"),
-        ("long", {"n_positions": 4}, "n_positions is 4 but a block has 8 tokens; lower data.block"),
-        ("odd", {"n_head": 3}, "holds no model that can be built"),
-        ("class", {"architectures": ["NoSuchModel"]}, "holds no model that can be built"),
+    for name, more, parts in [
+        ("code", {"auto_map": {"AutoModel": "evil.Model"}}, ("auto_map", "code of its folder")),
+        ("long", {"n_positions": 4}, ("n_positions is 4", "8 tokens", "lower data.block")),
+        ("odd", {"n_head": 3}, ("odd/config.json", "no model")),
+        ("class", {"architectures": ["NoSuchModel"]}, ("no model", "NoSuchModel")),
     ]:
         (tmp_path / name).mkdir()
-        with pytest.raises(InputError, match=message):
+        with raises(InputError, *parts):
             build(written(tmp_path / name, "gpt2", **more), (8,), 40)
-    for name, content, message in [
-        ("broken", "{", "broken.json holds no names and values in JSON"),
-        ("strange", '{"model_type": "nonesuch"}', "model_type is 'nonesuch', which transformers .* does not know"),
+    for name, content, parts in [
+        ("broken", "{", ("broken.json", "names and values in JSON")),
+        ("strange", '{"model_type": "nonesuch"}', ("model_type is 'nonesuch'", "transformers", "does not know")),
     ]:
         (tmp_path / f"{name}.json").write_text(content)
-        with pytest.raises(InputError, match=message):
+        with raises(InputError, *parts):
             build(f"hf:{tmp_path / name}.json", (8,), 40)
     (tmp_path / "pickle").mkdir()
     (tmp_path / "pickle" / "pytorch_model.bin").write_bytes(b"x")

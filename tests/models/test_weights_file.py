@@ -80,22 +80,21 @@ def test_half_precision_is_cast(cnn_file, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "parts"),
     [
-        ({"input_shape": (1, 32, 32)}, "conv1.conv.weight is 16x3x3x3 in the file but 16x1x3x3 in the model"),
-        ({"input_shape": (3, 28, 28)}, "dense.linear.weight is 64x1024 in the file but 64x576 in the model"),
-        ({"norm": "group"}, r"conv1.norm.running_mean \(16\) is BatchNorm's .* choose norm = batch \(and"),
-        ({"norm": "none"}, "choose norm = batch"),
-        ({"name": "mlp"}, "choose"),
+        ({"input_shape": (1, 32, 32)}, ("conv1.conv.weight is 16x3x3x3", "16x1x3x3 in the model")),
+        ({"input_shape": (3, 28, 28)}, ("dense.linear.weight is 64x1024", "64x576 in the model")),
+        ({"norm": "group"}, ("conv1.norm.running_mean (16)", "BatchNorm's", "norm = batch", "11 more")),
+        ({"norm": "none"}, ("norm = batch", "17 more")),
+        ({"name": "mlp"}, ("conv1.norm.running_mean (16)", "33 more")),
     ],
 )
-def test_another_model_is_refused_and_left_alone(settings, message, cnn_file):
+def test_another_model_is_refused_and_left_alone(settings, parts, cnn_file):
     model = zoo.build(**{"name": "cnn", "input_shape": SHAPE, "num_classes": 10} | settings)
     before = snapshot(model)
-    with pytest.raises(InputError, match=message) as caught:
+    with raises(InputError, str(cnn_file), *parts) as caught:
         load_init_weights(model, cnn_file)
     assert "\n" not in str(caught.value)
-    assert str(cnn_file) in str(caught.value)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 

@@ -99,30 +99,30 @@ GAINS = "round,client,cpu_hz,main_gain_0,edge_gain_0"
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "parts"),
     [
-        ("", r"the first columns are round,client"),
-        (GAINS, r"no rows"),
-        (f"{GAINS}\n0,0,1,1", r"line 2 has 4 values but the header has 5"),
-        (f"{GAINS}\n0,0,1,x,1", r"line 2: main_gain_0 is 'x', not a number"),
-        (f"{GAINS}\n0,0,1,0,1", r"main_gain of client 0, round 0, subchannel 0 is 0.0; it must be positive"),
-        (f"{GAINS}\n0,0,1,1,1\n0,1,-3,1,1", r"cpu_hz of client 1, round 0 is -3.0"),
-        (f"{GAINS}\n0,0,1,nan,1", r"main_gain of client 0, .* is nan"),
-        (f"{GAINS}\n0,0,1,1,1\n0,0,1,1,1", r"client 0 stands 2 times in round 0"),
-        (f"{GAINS}\n0,0,1,1,1\n1,1,1,1,1", r"client 1 stands 0 times in round 0"),
-        (f"{GAINS}\n-1,0,1,1,1", r"numbered from 0"),
-        (f"{GAINS}\n0.5,0,1,1,1", r"numbered from 0"),
-        (f"{GAINS}\n9000000000,0,1,1,1", r"numbered from 0"),
-        (f"{GAINS}\nnan,0,1,1,1", r"numbered from 0"),
-        ("round,client,cpu_hz,main_gain_1,edge_gain_0\n0,0,1,1,1", r"'main_gain_1' is out of order"),
-        ("round,client,cpu_hz,main_gain_0\n0,0,1,1", r"cpu_hz and either"),
-        (f"{GAINS},edge_gain_1\n0,0,1,1,1,1", r"more gains to one server"),
+        ("", ("begins with ''", "first columns", "round,client")),
+        (GAINS, ("no rows",)),
+        (f"{GAINS}\n0,0,1,1", ("line 2 has 4 values", "header has 5")),
+        (f"{GAINS}\n0,0,1,x,1", ("line 2", "main_gain_0 is 'x'", "not a number")),
+        (f"{GAINS}\n0,0,1,0,1", ("main_gain of client 0", "subchannel 0 is 0.0", "positive")),
+        (f"{GAINS}\n0,0,1,1,1\n0,1,-3,1,1", ("cpu_hz of client 1", "round 0 is -3.0")),
+        (f"{GAINS}\n0,0,1,nan,1", ("main_gain of client 0", "is nan")),
+        (f"{GAINS}\n0,0,1,1,1\n0,0,1,1,1", ("client 0", "2 times in round 0")),
+        (f"{GAINS}\n0,0,1,1,1\n1,1,1,1,1", ("client 1", "0 times in round 0")),
+        (f"{GAINS}\n-1,0,1,1,1", ("round is -1", "numbered from 0")),
+        (f"{GAINS}\n0.5,0,1,1,1", ("round is 0.5", "numbered from 0")),
+        (f"{GAINS}\n9000000000,0,1,1,1", ("round is 9e+09", "numbered from 0")),
+        (f"{GAINS}\nnan,0,1,1,1", ("round is nan", "numbered from 0")),
+        ("round,client,cpu_hz,main_gain_1,edge_gain_0\n0,0,1,1,1", ("column 'main_gain_1'", "out of order")),
+        ("round,client,cpu_hz,main_gain_0\n0,0,1,1", ("holds cpu_hz, main_gain", "cpu_hz and either")),
+        (f"{GAINS},edge_gain_1\n0,0,1,1,1,1", ("more gains to one server",)),
     ],
 )
-def test_bad_histories_are_one_line_errors(tmp_path, text, words):
+def test_bad_histories_are_one_line_errors(tmp_path, text, parts):
     path = tmp_path / "history.csv"
     path.write_text(text)
-    with pytest.raises(InputError, match=words) as error:
+    with raises(InputError, *parts) as error:
         history.read_history(path)
     assert "\n" not in str(error.value)
 
@@ -159,27 +159,30 @@ def test_other_bad_history_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "parts"),
     [
-        (lambda: Ofdma(subchannel_hz=0), r"network.subchannel_hz is 0"),
-        (lambda: Ofdma(noise_w=-1), r"network.noise_w is -1"),
-        (lambda: Ofdma(num_subchannels=0), r"network.num_subchannels is 0"),
-        (lambda: Ofdma(fading="rice"), r"network.fading is 'rice'; choose normal or rayleigh"),
-        (lambda: PathLoss([[1, 2, 3]], [0, 0], [0, 0]), r"path_loss.client_m must be positions"),
-        (lambda: Measured(Rates(*[np.array([1.0, 0.0])] * 4)), r"main_up_bps of client 1 is 0.0"),
-        (lambda: Measured(Rates(*[np.ones(2)] * 3, np.ones(3))), r"edge_down_bps is \(3,\) but main_up_bps is \(2,\)"),
-        (lambda: RoundDraw(np.array([1.0, -1.0]), rates=RATES), r"cpu_hz of client 1 is -1.0"),
+        (lambda: Ofdma(subchannel_hz=0), ("network.subchannel_hz is 0",)),
+        (lambda: Ofdma(noise_w=-1), ("network.noise_w is -1",)),
+        (lambda: Ofdma(num_subchannels=0), ("network.num_subchannels is 0",)),
+        (lambda: Ofdma(fading="rice"), ("network.fading is 'rice'", "normal or rayleigh")),
+        (lambda: PathLoss([[1, 2, 3]], [0, 0], [0, 0]), ("path_loss.client_m", "positions")),
+        (lambda: Measured(Rates(*[np.array([1.0, 0.0])] * 4)), ("main_up_bps", "client 1 is 0.0")),
+        (lambda: Measured(Rates(*[np.ones(2)] * 3, np.ones(3))), ("edge_down_bps is (3,)", "main_up_bps is (2,)")),
+        (lambda: RoundDraw(np.array([1.0, -1.0]), rates=RATES), ("cpu_hz", "client 1 is -1.0")),
         (
             lambda: RoundDraw(np.ones(2), np.ones((2, 3)), np.zeros((2, 3))),
-            r"edge_gain of client 0, subchannel 0 is 0.0",
+            ("edge_gain of client 0", "subchannel 0 is 0.0"),
         ),
-        (lambda: RoundDraw(np.ones(2), np.ones((3, 3)), np.ones((3, 3))), r"the clients must agree"),
-        (lambda: RoundDraw(np.ones(2)), r"either the gains to both servers or the four rates"),
-        (lambda: draw_round(FLEET, Ofdma(path_loss=PathLoss([[1, 2]], [0, 0], [0, 0])), 0, 0), r"1 positions for 3"),
-        (lambda: draw_rounds(FLEET, Ofdma(), 0, []), r"no rounds to draw"),
+        (lambda: RoundDraw(np.ones(2), np.ones((3, 3)), np.ones((3, 3))), ("main_gain is (3, 3)", "must agree")),
+        (lambda: RoundDraw(np.ones(2)), ("gains to both servers", "four rates")),
+        (
+            lambda: draw_round(FLEET, Ofdma(path_loss=PathLoss([[1, 2]], [0, 0], [0, 0])), 0, 0),
+            ("1 positions", "3 clients"),
+        ),
+        (lambda: draw_rounds(FLEET, Ofdma(), 0, []), ("no rounds to draw",)),
     ],
 )
-def test_bad_links_are_one_line_errors(make, words):
-    with pytest.raises(InputError, match=words) as error:
+def test_bad_links_are_one_line_errors(make, parts):
+    with raises(InputError, *parts) as error:
         make()
     assert "\n" not in str(error.value)

@@ -204,20 +204,20 @@ def test_spans_are_the_bars_of_a_chart():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "parts"),
     [
-        (("gossip", PHASES, 1), "framework 'gossip' is unknown; choose one of cl, fl"),
-        (("hsfl", PHASES, np.array([1, 0])), "num_batches of client 1 is 0.0"),
-        (("hsfl", PHASES, np.nan), "num_batches of client 0 is nan"),
-        (("hsfl", PHASES, 1, 0.0), "tau_s is 0.0"),
-        (("hsfl", PHASES, 1, np.nan), "tau_s is nan"),
-        (("hsfl", replace(PHASES, smashed_s=np.array([1, np.inf])), 1, 5.0), "smashed of client 1 takes inf seconds"),
-        (("hsfl", replace(PHASES, gradient_s=np.array([-1, 1.0])), 1), "gradient of client 0 takes -1.0"),
-        (("cl", PHASES, 1), "client_forward of client 0 takes 1.0 seconds, but cl has none"),
+        (("gossip", PHASES, 1), ("framework 'gossip'", "choose one of cl")),
+        (("hsfl", PHASES, np.array([1, 0])), ("num_batches", "client 1 is 0.0")),
+        (("hsfl", PHASES, np.nan), ("num_batches", "client 0 is nan")),
+        (("hsfl", PHASES, 1, 0.0), ("tau_s is 0.0",)),
+        (("hsfl", PHASES, 1, np.nan), ("tau_s is nan",)),
+        (("hsfl", replace(PHASES, smashed_s=np.array([1, np.inf])), 1, 5.0), ("smashed of client 1", "inf seconds")),
+        (("hsfl", replace(PHASES, gradient_s=np.array([-1, 1.0])), 1), ("gradient of client 0", "-1.0 seconds")),
+        (("cl", PHASES, 1), ("client_forward of client 0", "1.0 seconds", "cl has none")),
     ],
 )
-def test_bad_input(arguments, words):
-    with pytest.raises(InputError, match=words):
+def test_bad_input(arguments, parts):
+    with raises(InputError, *parts):
         timeline(*arguments)
 
 

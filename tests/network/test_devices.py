@@ -65,30 +65,30 @@ def test_storage_means_parameters_or_training():
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "parts"),
     [
-        (lambda: devices.max_cuts(COST, [200, 95]), r"client 1 has no feasible cut: its storage is 95 bits .* cut 1"),
-        (lambda: devices.max_cuts(COST, [200, -1]), r"storage_bits of client 1 is -1"),
-        (lambda: devices.max_cuts(COST, [200], "disk"), r"storage is 'disk'; choose training or parameters"),
-        (lambda: devices.max_cuts(replace(COST, memory_bits=None), [1]), r"does not say what storage 'training' needs"),
-        (lambda: Fleet([1e9, 0.0], 1, 1, 3), r"cpu_hz of client 1 is 0.0; it must be positive"),
-        (lambda: Fleet([1e9, 1e9], 1, [1, -2], 3), r"max_power_w of client 1 is -2"),
-        (lambda: Fleet([1e9, 1e9], [np.nan, 1], 1, 3), r"flops_per_cycle of client 0 is nan"),
-        (lambda: Fleet([1e9, np.inf], 1, 1, 3), r"cpu_hz of client 1 is inf"),
-        (lambda: Fleet([1e9, 1e9], 1, [1, 2, 3], 3), r"max_power_w has shape \(3,\) but there are 2 clients"),
-        (lambda: Fleet([1e9], 1, 1, [2.5]), r"max_cut of client 0 is 2.5"),
-        (lambda: Fleet([], 1, 1, 1), r"no clients"),
-        (lambda: Fleet(["fast"], 1, 1, 1), r"cpu_hz is \['fast'\]"),
-        (lambda: Fleet([1.0, 1.0], 1, 1, [3, 2]).check_cuts([3, 3], 10), r"cut of client 1 is 3; it can hold 1..2"),
-        (lambda: Servers(main_hz=0), r"servers.main_hz is 0"),
-        (lambda: drawn(1.5), r"heterogeneity is 1.5"),
-        (lambda: drawn(num_clients=0), r"num_clients is 0"),
-        (lambda: drawn(cpu_hz=(5, 2)), r"range of cpu_hz is 5..2"),
-        (lambda: drawn(min_cut=4), r"max_cut range \(3, 10\) leaves no cut from 4"),
+        (lambda: devices.max_cuts(COST, [200, 95]), ("client 1", "storage is 95 bits", "cut 1")),
+        (lambda: devices.max_cuts(COST, [200, -1]), ("storage_bits", "client 1 is -1")),
+        (lambda: devices.max_cuts(COST, [200], "disk"), ("storage is 'disk'", "training or parameters")),
+        (lambda: devices.max_cuts(replace(COST, memory_bits=None), [1]), ("cost table", "storage 'training'")),
+        (lambda: Fleet([1e9, 0.0], 1, 1, 3), ("cpu_hz", "client 1 is 0.0", "positive")),
+        (lambda: Fleet([1e9, 1e9], 1, [1, -2], 3), ("max_power_w", "client 1 is -2")),
+        (lambda: Fleet([1e9, 1e9], [np.nan, 1], 1, 3), ("flops_per_cycle", "client 0 is nan")),
+        (lambda: Fleet([1e9, np.inf], 1, 1, 3), ("cpu_hz", "client 1 is inf")),
+        (lambda: Fleet([1e9, 1e9], 1, [1, 2, 3], 3), ("max_power_w has shape (3,)", "2 clients")),
+        (lambda: Fleet([1e9], 1, 1, [2.5]), ("max_cut", "client 0 is 2.5")),
+        (lambda: Fleet([], 1, 1, 1), ("no clients",)),
+        (lambda: Fleet(["fast"], 1, 1, 1), ("cpu_hz is ['fast']",)),
+        (lambda: Fleet([1.0, 1.0], 1, 1, [3, 2]).check_cuts([3, 3], 10), ("the cut", "client 1 is 3", "can hold 1..2")),
+        (lambda: Servers(main_hz=0), ("servers.main_hz is 0",)),
+        (lambda: drawn(1.5), ("heterogeneity is 1.5",)),
+        (lambda: drawn(num_clients=0), ("num_clients is 0",)),
+        (lambda: drawn(cpu_hz=(5, 2)), ("range of cpu_hz", "5..2")),
+        (lambda: drawn(min_cut=4), ("max_cut range (3, 10)", "no cut from 4")),
     ],
 )
-def test_bad_input_is_one_line_that_names_client_and_value(make, words):
-    with pytest.raises(InputError, match=words) as error:
+def test_bad_input_is_one_line_that_names_client_and_value(make, parts):
+    with raises(InputError, *parts) as error:
         make()
     assert "\n" not in str(error.value)
 
@@ -111,21 +111,18 @@ def test_a_fleet_from_json_and_toml(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("table", "words"),
+    ("table", "parts"),
     [
-        ({"device": [{"name": "a", "cpu": "1GHz", "max_cut": 4}]}, r"max_cut of a is 4 but the model has 3 units"),
-        ({"device": [{"name": "a", "cpu": "1GHz", "max_cut": 0}]}, r"a has no feasible cut: max_cut is 0"),
-        (
-            {"cpu_hz": [1], "max_cut": [1]},
-            r"fleet.json: field 'cpu_hz' is unknown.* a device is a \[\[device\]\] table",
-        ),
-        ([1], r"holds a list"),
+        ({"device": [{"name": "a", "cpu": "1GHz", "max_cut": 4}]}, ("max_cut of a is 4", "3 units")),
+        ({"device": [{"name": "a", "cpu": "1GHz", "max_cut": 0}]}, ("a has no feasible cut", "max_cut is 0")),
+        ({"cpu_hz": [1], "max_cut": [1]}, ("fleet.json", "field 'cpu_hz'", "[[device]] table")),
+        ([1], ("fleet.json holds a list",)),
     ],
 )
-def test_bad_fleet_files(tmp_path, table, words):
+def test_bad_fleet_files(tmp_path, table, parts):
     path = tmp_path / "fleet.json"
     path.write_text(json.dumps(table))
-    with pytest.raises(InputError, match=words):
+    with raises(InputError, *parts):
         devices.fleet_of_file(path, COST)
 
 

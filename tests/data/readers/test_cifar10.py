@@ -96,26 +96,25 @@ DAMAGE = {
     "truncated": (pickle.dumps(cifar_batch(), protocol=4)[:-400], "cannot be read"),
     "text": (b"hello world", "cannot be read"),
     "memory bomb": (b"\x80\x04r\xff\xff\xff\xff.", "cannot be read"),
-    "a list": (pickle.dumps([1, 2]), "a list instead of a dict"),
-    "no labels": (pickle.dumps({b"data": 1}), "cannot be read .KeyError: 'labels'"),
-    "no array": (pickle.dumps(cifar_batch(data=[1, 2])), "no rows of 3072 bytes"),
-    "narrow rows": (pickle.dumps(cifar_batch(data=np.zeros((10, 9), np.uint8)), protocol=4), "no rows of 3072 bytes"),
-    "float labels": (pickle.dumps(cifar_batch(labels=[0.5] * 10), protocol=4), "no list of small numbers"),
-    "huge labels": (pickle.dumps(cifar_batch(labels=[10**30] * 10), protocol=4), "no list of small numbers"),
-    "label 10": (pickle.dumps(cifar_batch(labels=[10] * 10), protocol=4), r"label 10 but labels are 0\.\.9"),
+    "a list": (pickle.dumps([1, 2]), "a list", "instead of a dict"),
+    "no labels": (pickle.dumps({b"data": 1}), "cannot be read", "KeyError: 'labels'"),
+    "no array": (pickle.dumps(cifar_batch(data=[1, 2])), "no rows", "3072 bytes"),
+    "narrow rows": (pickle.dumps(cifar_batch(data=np.zeros((10, 9), np.uint8)), protocol=4), "no rows", "3072 bytes"),
+    "float labels": (pickle.dumps(cifar_batch(labels=[0.5] * 10), protocol=4), "small numbers", "'labels'"),
+    "huge labels": (pickle.dumps(cifar_batch(labels=[10**30] * 10), protocol=4), "small numbers", "'labels'"),
+    "label 10": (pickle.dumps(cifar_batch(labels=[10] * 10), protocol=4), "label 10", "0..9"),
     "fewer labels": (pickle.dumps(cifar_batch(labels=[1] * 9), protocol=4), "9 labels for 10 images"),
 }
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damage_is_named_in_one_line(kind: str, tmp_path: Path) -> None:
-    content, message = DAMAGE[kind]
+    content, *parts = DAMAGE[kind]
     write_cifar(tmp_path)
     (tmp_path / "data_batch_3").write_bytes(content)
-    with pytest.raises(InputError, match=message) as caught:
+    with raises(InputError, "data_batch_3", *parts) as caught:
         load_dataset("cifar10", tmp_path)
     assert "\n" not in str(caught.value)
-    assert "data_batch_3" in str(caught.value)
 
 
 def test_a_missing_batch(tmp_path: Path) -> None:

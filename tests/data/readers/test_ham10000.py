@@ -72,22 +72,21 @@ def test_large_jpegs_are_resized_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "parts"),
     [
-        ({"labels": np.full(84, 7, np.uint8)}, r"label 7 but labels are 0\.\.6"),
-        ({"labels": np.zeros(83, np.uint8)}, "83 labels for 84 images"),
-        ({"labels": np.full(84, 0.5)}, "cannot be read"),
-        ({"is_test": np.zeros(83, bool)}, "rows for 84 images"),
-        ({"is_test": np.arange(84) % 2 == 0}, "lesions both in train and test"),
-        ({"offsets": np.arange(85)}, "do not divide its"),
-        ({"image_id": np.array([None] * 84, object)}, "cannot be read .*allow_pickle"),
+        ({"labels": np.full(84, 7, np.uint8)}, ("label 7", "0..6")),
+        ({"labels": np.zeros(83, np.uint8)}, ("83 labels for 84 images",)),
+        ({"labels": np.full(84, 0.5)}, ("cannot be read", "float64")),
+        ({"is_test": np.zeros(83, bool)}, ("83] rows", "84 images")),
+        ({"is_test": np.arange(84) % 2 == 0}, ("lesions", "train and test", "is_test leaks")),
+        ({"offsets": np.arange(85)}, ("offsets", "do not divide")),
+        ({"image_id": np.array([None] * 84, object)}, ("cannot be read", "allow_pickle")),
     ],
 )
-def test_damaged_arrays(changes: dict, message: str, tmp_path: Path) -> None:
+def test_damaged_arrays(changes: dict, parts: tuple[str, ...], tmp_path: Path) -> None:
     write_ham_npz(tmp_path / "ham10000_64.npz", **changes)
-    with pytest.raises(InputError, match=message) as caught:
+    with raises(InputError, "ham10000_64.npz", *parts) as caught:
         load_dataset("ham10000", tmp_path)
-    assert "ham10000_64.npz" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -116,20 +115,19 @@ def test_a_truncated_npz(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "parts"),
     [
-        ("dx,", "diagnosis,", "KeyError: 'dx'"),
-        (",vasc,", ",wart,", r"unknown diagnoses \['wart'\]"),
-        ("ISIC_0000003", "ISIC_7777777", "names ISIC_7777777 and 0 more without a file"),
+        ("dx,", "diagnosis,", ("KeyError: 'dx'",)),
+        (",vasc,", ",wart,", ("unknown diagnoses ['wart']",)),
+        ("ISIC_0000003", "ISIC_7777777", ("names ISIC_7777777", "0 more", "without a file")),
     ],
 )
-def test_damaged_metadata(old: str, new: str, message: str, tmp_path: Path) -> None:
+def test_damaged_metadata(old: str, new: str, parts: tuple[str, ...], tmp_path: Path) -> None:
     write_ham_original(tmp_path)
     table = tmp_path / "HAM10000_metadata.csv"
     table.write_text(table.read_text().replace(old, new))
-    with pytest.raises(InputError, match=message) as caught:
+    with raises(InputError, "HAM10000_metadata.csv", *parts):
         load_dataset("ham10000", tmp_path)
-    assert "HAM10000_metadata.csv" in str(caught.value)
 
 
 def test_metadata_cut_short_or_binary(tmp_path: Path) -> None:

@@ -49,17 +49,17 @@ def images_of(shape: tuple[int, ...]) -> bytes:
 DAMAGE = {
     "bad gzip": (IMAGES, b"\x1f\x8b" + b"nonsense" * 9, "cannot be read"),
     "truncated gzip": (IMAGES, images_of((40, 28, 28))[:-9], "cannot be read"),
-    "flipped gzip sum": (IMAGES, images_of((40, 28, 28))[:-8] + b"\0" * 8, "cannot be read .*CRC"),
-    "empty": (IMAGES, b"", "starts with  and is not an idx file"),
+    "flipped gzip sum": (IMAGES, images_of((40, 28, 28))[:-8] + b"\0" * 8, "cannot be read", "CRC"),
+    "empty": (IMAGES, b"", "starts with  and", "not an idx file"),
     "web page": (IMAGES, b"<!DOCTYPE html>", "starts with 3c21444f"),
     "floats": (IMAGES, gzip.compress(bytes([0, 0, 13, 3]) + bytes(99)), "starts with 00000d03"),
-    "too short": (IMAGES, gzip.compress(idx_bytes(np.zeros((40, 28, 28)))[:-1]), "31360 values .* but holds 31359"),
-    "too long": (IMAGES, gzip.compress(idx_bytes(np.zeros((40, 28, 28))) + b"x"), "31360 values .* but holds more"),
+    "too short": (IMAGES, gzip.compress(idx_bytes(np.zeros((40, 28, 28)))[:-1]), "31360 values", "holds 31359"),
+    "too long": (IMAGES, gzip.compress(idx_bytes(np.zeros((40, 28, 28))) + b"x"), "31360 values", "holds more"),
     "no dimensions": (IMAGES, gzip.compress(bytes([0, 0, 8, 3, 0, 0])), "cannot be read"),
     "fewer images": (IMAGES, images_of((39, 28, 28)), "40 labels for 39 images"),
-    "another shape": (IMAGES, images_of((40, 27, 28)), r"\(1, 27, 28\) but test images \(1, 28, 28\)"),
-    "flat": (IMAGES, images_of((40, 784)), "not images of 1 or 3 channels"),
-    "label 10": (LABELS, gzip.compress(idx_bytes(np.arange(40) % 11)), r"label 10 but labels are 0\.\.9"),
+    "another shape": (IMAGES, images_of((40, 27, 28)), "(1, 27, 28)", "test images (1, 28, 28)"),
+    "flat": (IMAGES, images_of((40, 784)), "(40, 784)", "1 or 3 channels"),
+    "label 10": (LABELS, gzip.compress(idx_bytes(np.arange(40) % 11)), "label 10", "0..9"),
     "labels in a square": (LABELS, images_of((40, 1)), "not one label per image"),
     "no samples": (IMAGES, images_of((0, 28, 28)), "40 labels for 0 images"),
 }
@@ -67,13 +67,12 @@ DAMAGE = {
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damage_is_named_in_one_line(kind: str, tmp_path: Path) -> None:
-    file, content, message = DAMAGE[kind]
+    file, content, *parts = DAMAGE[kind]
     write_mnist(tmp_path)
     (tmp_path / file).write_bytes(content)
-    with pytest.raises(InputError, match=message) as caught:
+    with raises(InputError, str(tmp_path), *parts) as caught:
         load_dataset("mnist", tmp_path)
     assert "\n" not in str(caught.value)
-    assert str(tmp_path) in str(caught.value)
 
 
 def test_incomplete_and_ambiguous_folders(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_tokenizer_file(tmp_path):
     assert data.train_x[0].tolist() == [0, 1, 2]
     few = tokenizers.Tokenizer(tokenizers.models.WordLevel({"zebra": 0, "?": 5}, unk_token="?"))
     few.save(str(tmp_path / "few.json"))
-    with raises(InputError, "few.json", "fit", "100%", "unknown; take one"):
+    with raises(InputError, "few.json", "fit", "100%", "take one"):
         read(tmp_path / "texts", block=3, tokenizer=str(tmp_path / "few.json"))
     few.model = tokenizers.models.WordLevel({"zebra": 0})
     few.save(str(tmp_path / "none.json"))
@@ -141,38 +141,34 @@ def test_tokens_of_ones_own():
 
 
 @pytest.mark.parametrize(
-    ("y", "how", "message"),
+    ("y", "how", "parts"),
     [
-        (np.where(X[:, 0] == 6, np.nan, 1), {"task": "regression"}, r"y\[3\] is nan; leave the sample out"),
-        (np.ones((20, 2, 2)), {"task": "regression"}, r"y has shape \(20, 2, 2\); give one number for each sample"),
-        (np.ones(19), {"task": "regression"}, "x has 20 samples but y 19 labels"),
-        (X, {"task": "multi_label"}, r"y\[1, 0\] is 2.0; a label is 0 or 1"),
-        (X[:, 0] > 3, {"task": "multi_label"}, r"y has shape \(20,\); give 0 or 1 for each label"),
-        (X > 3, {"task": "multi_label", "classes": ["one"]}, "classes has 1 names but y 2 columns"),
-        (X[:, 0], {}, "y.astype.int. makes whole numbers of them, or set the task to regression"),
-        (X > 3, {}, "or set the task to multi_label or regression"),
-        (
-            X,
-            {"task": "next_token"},
-            r"x is a ndarray of shape \(20, 2\) of float64; give whole numbers that name tokens",
-        ),
-        (np.ones(20, int), {"task": "regresion"}, "task 'regresion' is unknown; did you mean regression"),
+        (np.where(X[:, 0] == 6, np.nan, 1), {"task": "regression"}, ("y[3] is nan", "leave the sample out")),
+        (np.ones((20, 2, 2)), {"task": "regression"}, ("y has shape", "(20, 2, 2)", "one number for each")),
+        (np.ones(19), {"task": "regression"}, ("x has 20 samples", "y 19 labels")),
+        (X, {"task": "multi_label"}, ("y[1, 0] is 2.0", "0 or 1")),
+        (X[:, 0] > 3, {"task": "multi_label"}, ("y has shape (20,)", "0 or 1 for each")),
+        (X > 3, {"task": "multi_label", "classes": ["one"]}, ("classes has 1 names", "y 2 columns")),
+        (X[:, 0], {}, ("y.astype(int)", "set the task to regression")),
+        (X > 3, {}, ("y has shape (20, 2)", "multi_label or regression")),
+        (X, {"task": "next_token"}, ("x is a ndarray", "(20, 2) of float64", "that name tokens")),
+        (np.ones(20, int), {"task": "regresion"}, ("task 'regresion'", "did you mean regression")),
     ],
 )
-def test_wrong_targets_are_one_line(y, how, message):
-    with pytest.raises(InputError, match=message) as error:
+def test_wrong_targets_are_one_line(y, how, parts):
+    with raises(InputError, *parts) as error:
         hsfl.dataset(X, y, **how)
     assert "\n" not in str(error.value)
 
 
 def test_wrong_tokens_are_one_line():
     ids = np.arange(24).reshape(6, 4)
-    for x, y, how, message in [
-        (ids, ids[:, 1:], {}, r"y has shape \(6, 3\); give the token that follows each of \(6, 4\)"),
-        (ids - 1, ids, {}, r"x\[0, 0\] is -1; tokens are numbered"),
-        (ids, ids, {"normalise": True}, "x holds tokens, which have no mean"),
+    for x, y, how, parts in [
+        (ids, ids[:, 1:], {}, ("y has shape (6, 3)", "token that follows", "(6, 4)")),
+        (ids - 1, ids, {}, ("x[0, 0] is -1", "tokens are numbered")),
+        (ids, ids, {"normalise": True}, ("x holds tokens", "no mean")),
     ]:
-        with pytest.raises(InputError, match=message):
+        with raises(InputError, *parts):
             hsfl.dataset(x, y, task="next_token", **how)
 
 

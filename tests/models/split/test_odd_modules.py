@@ -252,21 +252,21 @@ def hooked() -> nn.Module:
 
 
 REFUSED = {
-    "a backward of its own": (Reverses, "its forward calls Backward, whose backward is code of its own"),
-    "reentrant checkpoints": (Recomputes, "calls CheckpointFunction, .*use_reentrant=False"),
-    "a hook on the backward pass": (hooked, r"its part 'b' \(Linear\) has a hook on its backward pass"),
-    "torch.cond": (Branches, r"its forward uses torch\.cond.* torch\.where"),
-    "a state outside of the state dict": (Forgets, "its forward changes mean, which is not in its state dict"),
-    "a generator of its own": (Draws, "its forward uses a Generator of its own"),
-    "what we do not know": (Maps, "its graph has what we do not know"),
-    "a size computed from the batch's": (Halves, "may not take batches of every size"),
+    "a backward of its own": (Reverses, ("calls Backward", "code of its own")),
+    "reentrant checkpoints": (Recomputes, ("calls CheckpointFunction", "use_reentrant=False")),
+    "a hook on the backward pass": (hooked, ("part 'b' (Linear)", "hook on its backward pass")),
+    "torch.cond": (Branches, ("uses torch.cond", "torch.where")),
+    "a state outside of the state dict": (Forgets, ("changes mean", "not in its state dict")),
+    "a generator of its own": (Draws, ("uses a Generator",)),
+    "what we do not know": (Maps, ("its graph", "do not know")),
+    "a size computed from the batch's": (Halves, ("batches of every size",)),
 }
 
 
-@pytest.mark.parametrize(("make", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_a_graph_would_forget_is_refused(make, words):
+@pytest.mark.parametrize(("make", "parts"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_a_graph_would_forget_is_refused(make, parts):
     apply = torch.autograd.Function.apply
-    with pytest.raises(hsfl.InputError, match=words) as caught:
+    with raises(hsfl.InputError, *parts) as caught:
         hsfl.split(make(), X)
     assert "\n" not in str(caught.value)
     assert torch.autograd.Function.apply == apply  # as it was

@@ -78,51 +78,39 @@ class Raw(Net):
         return self.last(self.first(x)) + x
 
 
-LIST = "as a list of modules$"
+LIST = "as a list of modules"
 REFUSED = {
-    "control flow": (
-        Decides(),
-        X,
-        rf"Decides cannot be split: its forward decides by values .* torch\.where, .*{LIST}",
-    ),
-    "and where": (Inside(), X, r"Inside cannot be split: its part 'body\.1' \(Decides\) decides by values"),
-    "a fixed batch": (
-        CountsTwo(),
-        X,
-        r"CountsTwo cannot be split: .* batches of 2 alone; write the batch as x\.shape\[0\]",
-    ),
-    "dropout in evaluation": (
-        AlwaysDrops(),
-        X,
-        r"draws random numbers \(aten\.dropout\.default\) in evaluation mode too",
-    ),
-    "python's random": (Dice(), X, r"Dice cannot be split: its forward draws from Python's random"),
-    "several outputs": (Two(), X, r"Two returns 2 tensors \(logits, hidden\), and training needs one; .*output="),
-    "no use of the input": (Nothing(), X, "what it returns does not depend on its input"),
-    "a weight at both ends": (Recurs(), X, r"Recurs has no cut: first\.weight is used from 'first' to 'first'"),
+    "control flow": (Decides(), X, ("Decides cannot be split", "decides by values", "torch.where", LIST)),
+    "and where": (Inside(), X, ("Inside cannot be split", "part 'body.1' (Decides)", "decides by values")),
+    "a fixed batch": (CountsTwo(), X, ("CountsTwo cannot be split", "batches of 2 alone", "x.shape[0]")),
+    "dropout in evaluation": (AlwaysDrops(), X, ("random numbers (aten.dropout.default)", "evaluation mode")),
+    "python's random": (Dice(), X, ("Dice cannot be split", "Python's random")),
+    "several outputs": (Two(), X, ("Two returns 2 tensors", "(logits, hidden)", "output=")),
+    "no use of the input": (Nothing(), X, ("what it returns", "depend on its input")),
+    "a weight at both ends": (Recurs(), X, ("Recurs has no cut", "first.weight", "from 'first' to 'first'")),
     "tied embeddings": (
         GPT(tied=True),
         torch.zeros(2, 8, dtype=torch.int64),
-        r"wte\.weight and lm_head\.weight are one parameter, used from 'wte' to 'lm_head'.*untie",
+        ("wte.weight and lm_head.weight", "from 'wte' to 'lm_head'", "untie"),
     ),
-    "the sample itself is needed": (Raw(), X, "Raw has no cut: at every place the sample itself"),
-    "a batch of one": (Net(), X[:1], r"shape \(1, 4\); give a batch of two"),
+    "the sample itself is needed": (Raw(), X, ("Raw has no cut", "the sample itself")),
+    "a batch of one": (Net(), X[:1], ("shape (1, 4)", "batch of two")),
     "the wrong shape": (
         Net(),
         torch.zeros(2, 5),
-        rf"its part 'first' \(Linear\) fails on the example of \(2, 5\) float32 \(.*batch.*give an example as the module takes it.*{LIST}",
+        ("part 'first' (Linear)", "(2, 5) float32", "[batch, 5]", "give an example", LIST),
     ),
-    "another device": (Net(), torch.zeros(2, 4, device="meta"), "is on cpu but example_input is on meta"),
-    "no tensor": (Net(), [1, 2], "holds a int at 0"),
-    "no module": ("resnet", X, "the model to split is a str"),
-    "no weights": (nn.Sequential(nn.ReLU(), nn.Flatten()), X, "has no parameters to train"),
-    "lazy": (nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2)), X, "is lazy; show the model one batch first"),
+    "another device": (Net(), torch.zeros(2, 4, device="meta"), ("on cpu", "example_input is on meta")),
+    "no tensor": (Net(), [1, 2], ("example_input holds a int", "at 0")),
+    "no module": ("resnet", X, ("model to split", "a str")),
+    "no weights": (nn.Sequential(nn.ReLU(), nn.Flatten()), X, ("no parameters to train",)),
+    "lazy": (nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2)), X, ("Sequential is lazy", "one batch first")),
 }
 
 
-@pytest.mark.parametrize(("module", "example", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_refused_in_one_line(module, example, words, capfd):
-    with pytest.raises(hsfl.InputError, match=words) as caught:
+@pytest.mark.parametrize(("module", "example", "parts"), REFUSED.values(), ids=REFUSED.keys())
+def test_refused_in_one_line(module, example, parts, capfd):
+    with raises(hsfl.InputError, *parts) as caught:
         hsfl.split(module, example)
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")  # torch shows graphs and warnings of its own
