@@ -7,6 +7,7 @@ quantities such as 5GHz are read by `hsfl/quantities.py`. Which settings would d
 
 from hsfl.config.options import OptionsConfig
 from hsfl.config.reading import (
+    DATA_KINDS,
     config_file,
     flatten,
     is_of_a_run,
@@ -34,6 +35,7 @@ from hsfl.config.sections import (
 )
 
 __all__ = [
+    "DATA_KINDS",
     "DEVICES_DATA",
     "OWN_DATA",
     "OWN_MODEL",

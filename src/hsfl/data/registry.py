@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hsfl import plugins
+from hsfl.config import DATA_KINDS
 from hsfl.data.arrays import Side, checked_arrays, client_numbers, feature_statistics
 from hsfl.data.readers import cifar10, csv_table, digits, ham10000, idx, image_folder, npz, text
 from hsfl.data.readers.reader_base import Arrays, FileSettings, Request, resized_array
@@ -82,7 +83,6 @@ READERS: dict[str, Reader] = {
     "text": text.read_text,  # text:PATH
     "pydoc": text.read_pydoc,
 }
-WITH_PATH = {"idx", "folder", "npz", "csv", "text"}
 SPLITS = ("lesion", "image")
 
 
@@ -182,10 +182,10 @@ def load_dataset(
     _check_options(limit, limit_test, image_size, split)
     kind, _, path = name.partition(":")
     reader = READERS[known_name("data set", kind, READERS, plugins.WAY_OUT)]
-    if not isinstance(reader, OwnReader) and bool(path) != (kind in WITH_PATH):
+    if not isinstance(reader, OwnReader) and bool(path) != (kind in DATA_KINDS):
         raise InputError(
             f"data set '{name}' needs a path: write {kind}:PATH"
-            if kind in WITH_PATH
+            if kind in DATA_KINDS
             else f"data set '{name}' takes no path; write {kind} and name the folder with --data-dir or HSFL_DATA"
         )
     options, files = plugins.default_options(kind) if options is None else options, files or FileSettings()

@@ -122,7 +122,7 @@ class Fitness:
 
 @cache
 def _compile() -> None:
-    """Compile the functions of `samples` (or load them) before any clock runs."""
+    """Compile the functions of `packed_samples` (or load them) before any clock runs."""
     tiny = packed_samples.pack_samples([random_scenario(np.random.default_rng(0), 2, 2)])
     cuts, owners, none = np.ones((1, 2), np.int64), np.full((2, 1, 2), -1), np.zeros((0, 0, 0, 0))
     packed_samples.warm_owners(tiny, cuts[0], owners)
