@@ -90,3 +90,22 @@ def test_modules_are_imported_by_from() -> None:
 def test_a_device_loads_no_optimiser() -> None:
     code = "import sys, hsfl.deploy.processes, hsfl.deploy.settings; sys.exit(bool({'numba', 'scipy', 'matplotlib'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_no_folder_is_imported_whole_and_no_module_by_its_text() -> None:
+    """Both would reach every name of a folder around its list: `from hsfl import allocation`, `import_module("hsfl.allocation.exact")`."""
+    around = []
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "hsfl":
+                around += [f"{module}: {alias.name}" for alias in node.names if alias.name in FOLDERS]
+            elif (
+                isinstance(node, ast.Call)
+                and getattr(node.func, "attr", getattr(node.func, "id", "")) == "import_module"
+            ):
+                around += [
+                    f"{module}: {text.value}"
+                    for text in node.args
+                    if isinstance(text, ast.Constant) and "hsfl" in str(text.value)
+                ]
+    assert not around
