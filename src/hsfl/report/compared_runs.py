@@ -214,9 +214,10 @@ def read_run(path: str | Path, label: str, seed: int, contender: ContenderRecord
 
 def _distinct_cuts(clients: ClientsRecord | None, records: Sequence[RoundRecord]) -> tuple[int, ...]:
     """The cuts that clients have in any round, each once; those of clients.json where no round has ended."""
-    in_rounds = [record.cuts if record.crowd is None else map(int, record.crowd["cuts"]) for record in records]
-    at_start = () if clients is None else clients.cuts if clients.crowd is None else map(int, clients.crowd["cuts"])
-    return tuple(sorted({cut for cuts in in_rounds or [at_start] for cut in cuts}))
+    lists = [record.cuts if record.crowd is None else map(int, record.crowd["cuts"]) for record in records]
+    if not lists and clients is not None:
+        lists = [clients.cuts if clients.crowd is None else map(int, clients.crowd["cuts"])]
+    return tuple(sorted({cut for cuts in lists for cut in cuts}))
 
 
 def read_runs(out: str | Path, labels: Sequence[str] | None = None) -> list[Run]:

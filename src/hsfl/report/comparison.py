@@ -91,12 +91,12 @@ def contender_words(runs: Sequence[Run]) -> ContenderWords:
 
 def means_words(means: Sequence[tuple[RunConfig, Sequence[int], str | None]]) -> tuple[str, str]:
     """Cuts and allocation of runs in words; all of them where the runs differ. means: settings, cuts and policy of each run."""
-    cuts_by_choice: dict[str, list[tuple[RunConfig, Sequence[int]]]] = {}
+    groups: dict[str, list[tuple[RunConfig, Sequence[int]]]] = {}  # by how cuts were chosen
     for config, cuts, _ in means:
-        cuts_by_choice.setdefault(how_cuts_were_chosen(config), []).append((config, cuts))
-    cuts = [cuts_words(group[0][0], [cut for _, cuts in group for cut in cuts]) for group in cuts_by_choice.values()]
-    allocations = [allocation_words(config, policy) for config, _, policy in means]
-    return " or ".join(dict.fromkeys(cuts)) or "-", " or ".join(dict.fromkeys(allocations)) or "-"
+        groups.setdefault(how_cuts_were_chosen(config), []).append((config, cuts))
+    cut_texts = [cuts_words(group[0][0], [cut for _, cuts in group for cut in cuts]) for group in groups.values()]
+    allocation_texts = [allocation_words(config, policy) for config, _, policy in means]
+    return " or ".join(dict.fromkeys(cut_texts)) or "-", " or ".join(dict.fromkeys(allocation_texts)) or "-"
 
 
 def contenders_table(contenders: Sequence[ContenderWords]) -> Table:

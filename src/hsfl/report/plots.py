@@ -186,7 +186,7 @@ def label_styles(frameworks: Mapping[str, str], foreign: Mapping[str, Style] | N
 
 def first_labels(frameworks: Mapping[str, str]) -> dict[str, str]:
     """By framework, the label that has its style: the one that is the framework's name, else the first. frameworks: by label."""
-    firsts = {name: label for label, name in reversed(frameworks.items())}
+    firsts = {name: label for label, name in reversed(list(frameworks.items()))}
     return firsts | {name: name for label, name in frameworks.items() if label == name}
 
 
