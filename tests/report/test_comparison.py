@@ -216,8 +216,8 @@ def test_a_record_beside_the_runs_says_who_is_who(tmp_path):
     assert comparison.reference == "Ours"
     title, header, rows = comparison.tables()[-1]
     assert (title, header) == ("Cuts and allocation", ["framework", "cuts", "allocation", "own settings"])
-    assert rows[0] == ["Ours", "max_cut (1 to 2)", "even", "train.lr=0.1"]
-    assert rows[2] == ["v1", "one cut 1 to 2 (smallest max_cut)", "even", "-"]
+    assert rows[0] == ["Ours", "max_cut (1 to 2)", "even", "hsfl, train.lr=0.1"]
+    assert rows[2] == ["v1", "one cut 1 to 2 (smallest max_cut)", "even", "splitfed_v1"]
     assert gain_sentences(comparison)[0].startswith("Mean round: Ours 10 s; HSFL, b c 10 s (1 times); v1 10 s")
     assert comparison.to_json()["contenders"]["Ours"]["cuts"] == "cuts max_cut (1 to 2)"
 

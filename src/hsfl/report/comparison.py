@@ -17,7 +17,7 @@ from rich.text import Text
 from hsfl.config import RunConfig
 from hsfl.files import write_atomic, write_csv, write_json
 from hsfl.formats import grouped, seconds
-from hsfl.report.compared_runs import Run
+from hsfl.report.compared_runs import Run, display_name
 from hsfl.report.curves import Estimate
 from hsfl.report.tables import escaped, interval_text, markdown_table, ratio_text, rich_table
 from hsfl.runs.cuts_and_allocation import allocation_words, cuts_words, how_cuts_were_chosen
@@ -100,15 +100,16 @@ def means_words(means: Sequence[tuple[RunConfig, Sequence[int], str | None]]) ->
 
 
 def contenders_table(contenders: Sequence[ContenderWords]) -> Table:
-    """Which cuts, which allocation and which settings of its own each contender had."""
-    header = ["framework", "cuts", "allocation", *(["own settings"] if any(one.settings for one in contenders) else [])]
+    """Which cuts and which allocation each contender had, and, where its name does not say it, its framework with its own settings."""
+    header = ["framework", "cuts", "allocation"]
     rows = [
-        [
-            *(one.name, one.cuts.removeprefix("cuts "), one.allocation.removeprefix("allocation ")),
-            ", ".join(f"{name}={setting_value(value)}" for name, value in one.settings.items()) or "-",
-        ][: len(header)]
-        for one in contenders
+        [one.name, one.cuts.removeprefix("cuts "), one.allocation.removeprefix("allocation ")] for one in contenders
     ]
+    if any(one.settings or one.name != display_name(one.framework) for one in contenders):
+        header.append("own settings")
+        for row, one in zip(rows, contenders):
+            settings = (f"{name}={setting_value(value)}" for name, value in one.settings.items())
+            row.append(", ".join([one.framework, *settings]))
     return "Cuts and allocation", header, rows
 
 
