@@ -29,7 +29,7 @@ def test_run_tells_its_rounds_and_where_the_results_are(tmp_path):
     )  # so few steps are warned of with BatchNorm
     assert (answer.code, answer.err) == (0, "")
     heading, *rounds, best, page, where = answer.out.splitlines()
-    assert heading == "hsfl: cnn on digits, 3 clients, cuts 1 2 5"
+    assert heading == "hsfl: cnn on digits, 3 clients, cuts 1 2 5 (given), allocation even"
     assert [line[:9] for line in rounds] == ["round 1/3", "round 2/3", "round 3/3"]
     for word in ("loss", "accuracy", "samples/s"):
         assert all(word in line for line in rounds)

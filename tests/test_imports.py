@@ -27,6 +27,7 @@ REPORT_READS = {
     "hsfl.formats",
     "hsfl.framework_table",
     "hsfl.network.clock",
+    "hsfl.runs.cuts_and_allocation",
     "hsfl.runs.folder",
     "hsfl.runs.records",
     "hsfl.runs.round_tables",

@@ -76,6 +76,7 @@ class Method:
     own_policy: str = "even"  # the allocation that its authors chose
     timeline: Callable[..., Any] | None = None
     source: str = BUILT_IN  # or the file that registered it
+    short_title: str = ""  # where words follow it, as in `V1, as published`; by default the title
 
     @property
     def built_in(self) -> bool:
@@ -153,6 +154,7 @@ for _row in (
         ("#009E73", "^", (0, (4, 1, 1, 1, 1, 1))),
         copy_per_client=True,
         own_policy="splitfed",
+        short_title="V1",
     ),
     Method(
         "splitfed_v2",
@@ -161,6 +163,7 @@ for _row in (
         Timing(server="whole", step="queue"),
         "hsfl.frameworks.in_step:SplitFedV2",
         ("#E69F00", "D", (0, (7, 2))),
+        short_title="V2",
     ),
     Method(
         "psl",

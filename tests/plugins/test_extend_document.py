@@ -175,6 +175,13 @@ def test_columns_of_the_table_are_contenders(here: Path) -> None:
     assert (COLUMNS[label].trace, COLUMNS[label].policy, COLUMNS[label].cuts) == (label, "even", "own")
     assert COLUMNS["hsfl,allocation.policy=gtra"].trace == TWIN_TRACE
     assert COLUMNS["fsl,options.fsl.average=server"].trace == "fsl,options.fsl.average=server"  # learns something else
+    assert COLUMNS[label].title == "FedAvgM, momentum 0.5"
+    named = f"sl,Mine={label}"
+    assert columns_named(named)[:2] == ("sl", f"Mine={label}")
+    assert (COLUMNS[f"Mine={label}"].title, COLUMNS[f"Mine={label}"].trace) == (
+        "Mine",
+        label,
+    )  # a name costs no training
     trained = trace_config("digits", "smoke", 1, label)
     assert (trained.framework, trained.options.of("fedavgm").momentum) == ("fedavgm", 0.5)
     config = COLUMNS[label].config(base_config("digits", "smoke", 1))

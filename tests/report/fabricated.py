@@ -14,7 +14,7 @@ from hsfl.framework_table import METHODS
 from hsfl.network import clock
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.network.latency import Phases
-from hsfl.runs.folder import RunFolder, run_path
+from hsfl.runs.folder import RunFolder
 from hsfl.runs.records import RoundRecord
 
 
@@ -57,8 +57,9 @@ def records(accuracies: Sequence[float | None], round_s: float = 10.0, **changes
 def write_run(
     out: Path, label: str, seed: int, rounds: Sequence[RoundRecord], status: str | None = "finished", *settings: str
 ) -> RunFolder:
-    """A run folder in its place below `out`; without a status it has no summary, as if under way."""
-    folder = RunFolder(run_path(out, label, seed))
+    """A run folder in its place below `out`; without a status it has no summary, as if under way. No file says whose folder is whose,
+    so that the folder's name is the label."""
+    folder = RunFolder(out / label.replace("%", "%25").replace("/", "%2F") / f"seed-{seed}")
     config: RunConfig = read_config(None, [f"seed={seed}", f"framework={label.split(',')[0]}", *settings])
     folder.create(config)
     for one in rounds:

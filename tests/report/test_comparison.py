@@ -7,9 +7,10 @@ import pytest
 from rich.console import Console
 
 from hsfl.errors import InputError
+from hsfl.files import write_json
 from hsfl.report.compared_runs import display_name, read_runs
 from hsfl.report.comparison import CSV_FIELDS
-from hsfl.report.comparison_summary import read_comparison, summarise_runs
+from hsfl.report.comparison_summary import gain_sentences, read_comparison, summarise_runs
 from hsfl.report.curves import Estimate
 from hsfl.report.tables import interval_text
 from hsfl.runs.folder import RunFolder, run_path
@@ -185,8 +186,40 @@ def test_markdown_of_a_label_with_a_bar(tmp_path):
 @pytest.mark.parametrize("label", ["fl", "fl,data.name=folder:/x/50%2F", "hsfl,fleet.cuts=[1, 2]"])
 def test_labels_survive_their_folders(tmp_path, label):
     write_run(tmp_path, label, 7, records([0.5]))
-    assert run_path(tmp_path, label, 7).parent.parent == tmp_path
     assert [(run.label, run.seed) for run in read_runs(tmp_path)] == [(label, 7)]
+
+
+def test_a_record_beside_the_runs_says_who_is_who(tmp_path):
+    """Without it a folder's name is the label; with it a name is shown, and the framework is known."""
+    for label, folder in (("hsfl", "ours"), ("hsfl", "hsfl-even-allocation"), ("splitfed_v1", "v1")):
+        written = write_run(tmp_path / "made", label, 0, records([0.5]), "finished", "fleet.cuts=max_cut")
+        (tmp_path / folder).mkdir()
+        written.path.rename(tmp_path / folder / "seed-0")
+    contenders = {
+        "Ours": {"name": "Ours", "folder": "ours", "framework": "hsfl", "settings": {"train.lr": 0.1}, "text": "hsfl"},
+        "hsfl,a.b=c": {
+            "name": "HSFL, b c",
+            "folder": "hsfl-even-allocation",
+            "framework": "hsfl",
+            "settings": {},
+            "text": "",
+        },
+    }
+    write_json(tmp_path / "compare.json", {"contenders": contenders})
+    comparison = read_comparison(tmp_path)
+    assert comparison.labels == [
+        "Ours",
+        "hsfl,a.b=c",
+        "v1",
+    ]  # the last one is of no framework that is known by its folder
+    assert [comparison.name(label) for label in comparison.labels] == ["Ours", "HSFL, b c", "v1"]
+    assert comparison.reference == "Ours"
+    title, header, rows = comparison.tables()[-1]
+    assert (title, header) == ("Cuts and allocation", ["framework", "cuts", "allocation", "own settings"])
+    assert rows[0] == ["Ours", "max_cut (1 to 2)", "even", "hsfl, train.lr=0.1"]
+    assert rows[2] == ["v1", "one cut 1 to 2 (smallest max_cut)", "even", "splitfed_v1"]
+    assert gain_sentences(comparison)[0].startswith("Mean round: Ours 10 s; HSFL, b c 10 s (1 times); v1 10 s")
+    assert comparison.to_json()["contenders"]["Ours"]["cuts"] == "cuts max_cut (1 to 2)"
 
 
 def test_nothing_is_not_negative():

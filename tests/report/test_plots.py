@@ -89,10 +89,10 @@ def test_a_run_without_rounds_is_no_curve(tmp_path):
 def test_styles_differ_in_more_than_colour():
     for place in range(3):
         assert len({str(row.style[place]) for row in METHODS.values()}) == len(METHODS)
-    styles = plots.label_styles(["hsfl", "hsfl,fleet.cuts=1", "fl"])
+    styles = plots.label_styles({"hsfl": "hsfl", "hsfl,fleet.cuts=1": "hsfl", "fl": "fl"})
     assert styles["hsfl"] == METHODS["hsfl"].style
     assert len({style[0] for style in styles.values()}) == 3
-    assert len(plots.label_styles([f"fl,seed={n}" for n in range(30)])) == 30
+    assert len(plots.label_styles({f"fl,seed={n}": "fl" for n in range(30)})) == 30
 
 
 @pytest.mark.parametrize("heights", [[0.5], [0.5, 0.5, 0.5], [0.0, 0.01, 0.9], [0.98, 0.99, 1.0], [0.1, 0.5, 0.51]])

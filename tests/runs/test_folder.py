@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import stat
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from hsfl.engines.machine import sources_sha256
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_atomic, write_json
 from hsfl.runs.environment import environment
-from hsfl.runs.folder import RunFolder, check_same_run
+from hsfl.runs.folder import RunFolder, check_same_run, path_name
 from hsfl.runs.records import RoundRecord
 from tests.naming import names, raises
 from tests.small_runs import read_strictly, refused, tiny
@@ -252,3 +253,29 @@ def test_a_folder_of_other_settings_or_fields_is_refused_in_one_line(tmp_path):
     write_json(folder.config_path, today)
     write_json(folder.clients_path, {"num_samples": [3], "class_counts": [[3]], "class_names": ["a"], "cuts": [1]})
     names(refused("report", folder.path), f"{folder.clients_path}: max_cut", "missing")
+
+
+def test_a_label_is_a_plain_path_and_no_two_are_the_same() -> None:
+    assert path_name("hsfl") == "hsfl"
+    assert path_name("train.lr=0.1,fleet.num_clients=5") == "train.lr-0.1_fleet.num_clients-5"
+    labels = [
+        "x=1",
+        "x=-1",
+        "x=[1,2]",
+        "x=[1_2]",
+        "x=A",
+        "x=a",
+        "x=a/b",
+        "x=a b",
+        "x=..",
+        "..",
+        "x=é",
+        "x=e",
+        "方",
+        "法",
+        "x" * 200,
+    ]
+    names = [path_name(label) for label in labels]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,99}", name) for name in names)
+    assert [path_name(name) for name in names] == names  # a folder's name is its own label

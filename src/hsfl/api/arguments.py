@@ -37,9 +37,9 @@ class CallArguments:
         """Refuse settings that do nothing in the config."""
         refuse_unused(self.source, self.changes, [self.config], planning)
 
-    def check_contenders(self, labels: Sequence[str]) -> None:
+    def check_contenders(self, texts: Sequence[str]) -> None:
         """Refuse settings that do nothing for any of the contenders, and those of a contender that do nothing for itself."""
-        refuse_unused_by_contenders(self.source, self.changes, [self.config], labels)
+        refuse_unused_by_contenders(self.source, self.changes, [self.config], texts)
 
 
 def arguments_of_call(

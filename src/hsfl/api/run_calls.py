@@ -24,6 +24,7 @@ from hsfl.runs.progress import Observer
 from hsfl.runs.records import RoundRecord
 from hsfl.runs.round_tables import phase_table, round_table
 from hsfl.runs.studies.compare_runs import run_contenders
+from hsfl.runs.studies.contenders import labels_of
 from hsfl.runs.studies.run_many import ConsoleShow
 from hsfl.runs.write_records import Summary
 
@@ -102,7 +103,8 @@ def compare(
 
     out: the folder of the comparison; runs in it that have ended are not run again.
     config, settings, sections, data, model, report, plugins: as in `hsfl.run`.
-    frameworks: names, with settings of their own where wanted: `"hsfl,fleet.cuts=fastest"`.
+    frameworks: names of frameworks, with settings and a name of their own where wanted: `"hsfl,fleet.cuts=fastest"`,
+        `"Ours=hsfl,fleet.cuts=fastest"`.
     seeds: how many; every framework is run with the config's seed and the seeds that follow it.
     target: a value of the task's first metric, such as an accuracy of 0.6; the answer says after how many simulated seconds each
         framework reached it.
@@ -111,17 +113,17 @@ def compare(
     The answer has `table()` (a row for each label, seed and round), `results` (means and intervals for each label) and
     `to_markdown()`. The folder gets tables (CSV, JSON, Markdown), the page and the figures.
     """
-    labels, folder = [frameworks] if isinstance(frameworks, str) else list(frameworks), Path(out)
-    if not labels or seeds < 1:
-        raise InputError(f"frameworks are {labels} and seeds {seeds}; give one framework and one seed at least")
+    contenders, folder = [frameworks] if isinstance(frameworks, str) else list(frameworks), Path(out)
+    if not contenders or seeds < 1:
+        raise InputError(f"frameworks are {contenders} and seeds {seeds}; give one framework and one seed at least")
     if figures:
         matplotlib()  # before hours of training, not after
     arguments = arguments_of_call(config, settings, data, model, plugins, sections)
-    arguments.check_contenders(labels)
+    arguments.check_contenders(contenders)
     check_target(target, expected_task(arguments.config, arguments.data).metric)
     run_contenders(
         arguments.config,
-        labels,
+        contenders,
         folder,
         seeds,
         show=ConsoleShow(_console(), quiet=not progress),
@@ -129,7 +131,7 @@ def compare(
         model=arguments.model,
         train_once=train_once,
     )
-    comparison = read_comparison(folder, target, labels)
+    comparison = read_comparison(folder, target, labels_of(contenders))
     comparison.write(folder)
     if figures:
         write_figures(comparison, folder)

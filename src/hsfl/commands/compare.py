@@ -28,6 +28,8 @@ commands = typer.Typer()
     epilog="Examples:\n\n"
     "- `hsfl compare demo --set train.rounds=5 --set model.name=cnn --set fleet.cuts=fastest --out runs/five`\n"
     "- `hsfl compare paper-cifar10 -f hsfl,fleet.cuts=fastest -f splitfed_v1 -f fl --seeds 3 --target 0.5`\n"
+    "- `hsfl compare demo -f hsfl -f 'Mine=hsfl,train.proximal_mu=0.01' -f 'V1=splitfed_v1,allocation.policy=own'` gives "
+    "names of your own to tables, curves and folders\n"
     "- `hsfl compare demo -f fl -f fl,options.fl.needs_storage=true --set model.name=cnn --set fleet.cuts=max_cut` shows FL "
     "with and without the clients that cannot hold the model",
 )
@@ -38,8 +40,9 @@ def compare_command(
         typer.Option(
             "--framework",
             "-f",
-            metavar="NAME[,SECTION.FIELD=VALUE...]",
-            help="A framework to compare; may be given many times. By default the five that the paper compares: HSFL, SplitFed V1, FL, SL, CL.",
+            metavar="[NAME=]FRAMEWORK[,SECTION.FIELD=VALUE...]",
+            help="A framework to compare, with settings and a name of its own where wanted; may be given many times. By default the five "
+            "that the paper compares: HSFL, SplitFed V1, FL, SL, CL.",
         ),
     ] = None,
     changes: Changes = None,
@@ -81,14 +84,15 @@ def compare_command(
         from hsfl.framework_table import COMPARED
         from hsfl.report.comparison_summary import check_target, gain_sentences, read_comparison
         from hsfl.runs.client_data import expected_task
-        from hsfl.runs.studies.contenders import contender
+        from hsfl.runs.studies.contenders import contender, labels_of
         from hsfl.runs.unused_settings import refuse_unused_by_contenders
 
-        labels = frameworks or list(COMPARED)
+        contenders = frameworks or list(COMPARED)
         all_changes = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]
         base = read_config(config, all_changes, plugin or ())
         check_target(target, expected_task(base).metric)
-        refuse_unused_by_contenders(config, all_changes, [base], labels)
+        labels = labels_of(contenders)
+        refuse_unused_by_contenders(config, all_changes, [base], contenders)
         # The rest is imported here, because torch takes seconds to load, and a typo should not wait for it.
         from hsfl.report.figure_style import matplotlib
         from hsfl.report.plots import write_figures
@@ -97,9 +101,9 @@ def compare_command(
 
         matplotlib()  # before hours of training, not after
         if not quiet:
-            say_compiling(console, [contender(base, label).allocation.policy for label in labels])
+            say_compiling(console, [contender(base, text).allocation.policy for text in contenders])
         try:
-            run_contenders(base, labels, out, seeds, jobs, ConsoleShow(console, quiet), train_once=train_once)
+            run_contenders(base, contenders, out, seeds, jobs, ConsoleShow(console, quiet), train_once=train_once)
         except KeyboardInterrupt:
             say_stopped(out, console)
             raise typer.Exit(130) from None

@@ -44,7 +44,7 @@ def sweep_command(
         typer.Option(
             "--framework",
             "-f",
-            metavar="NAME[,SECTION.FIELD=VALUE...]",
+            metavar="[NAME=]FRAMEWORK[,SECTION.FIELD=VALUE...]",
             help="A framework to run, as for hsfl compare; may be given many times. By default the config's framework.",
         ),
     ] = None,
@@ -101,12 +101,13 @@ def sweep_command(
         check_target(target, first_metric)
         metrics = metric or default_metrics(plan_only, target, first_metric)
         check_metrics(metrics, plan_only, target)
-        labels = frameworks or [method(base.framework).name]  # a name that a folder's config.json has is not looked up
+        # a framework that a folder's config.json names is not looked up among installed plugins
+        contenders = frameworks or [method(base.framework).name]
         grid = read_grid(base, fields)
-        check_contenders(grid, labels)
+        check_contenders(grid, contenders)
         point_configs, varied = [point.config for point in grid.points], [f"{field}=" for field in grid.fields]
-        refuse_unused_by_contenders(source, all_changes, point_configs, labels, plan_only)
-        refuse_unused_by_contenders(None, varied, point_configs, labels, plan_only)
+        refuse_unused_by_contenders(source, all_changes, point_configs, contenders, plan_only)
+        refuse_unused_by_contenders(None, varied, point_configs, contenders, plan_only)
         matplotlib()
         # here, because torch takes seconds to load, and a typo should not wait for it
         from hsfl.runs.studies.run_many import ConsoleShow
@@ -114,10 +115,10 @@ def sweep_command(
 
         if not quiet:
             say_compiling(
-                console, [contender(point, label).allocation.policy for point in point_configs for label in labels]
+                console, [contender(point, text).allocation.policy for point in point_configs for text in contenders]
             )
         try:
-            make_sweep(base, grid, labels, out, seeds, jobs, plan_only, target, ConsoleShow(console, quiet))
+            make_sweep(base, grid, contenders, out, seeds, jobs, plan_only, target, ConsoleShow(console, quiet))
         except KeyboardInterrupt:
             say_stopped(out, console)
             raise typer.Exit(130) from None

@@ -1,6 +1,7 @@
-"""The runs of a comparison, read from `OUT/LABEL/seed-N/`, and the files beside runs that a page shows.
+"""The runs of a comparison, read from `OUT/FOLDER/seed-N/`, and the files beside runs that a page shows.
 
-A label is a framework's name, or `framework,field=value` where a setting is varied. A `Run` is a run folder in memory: its rounds
+A label is a framework's name, `framework,field=value` where a setting is varied, or a name that a person gave; `compare.json`, or
+`sweep.json` beside the points of a sweep, says whose folder is whose, and what people read. A `Run` is a run folder in memory: its rounds
 and how it ended. comparison.json, trace.json and plan.json are read as records that are checked (see `hsfl.files.read_record`);
 the records that a run folder itself holds are in `hsfl.runs.records`.
 """
@@ -16,20 +17,42 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, Field
 
+from hsfl.config import RunConfig
 from hsfl.errors import InputError, known_name
+from hsfl.files import read_record
 from hsfl.framework_table import METHODS, Method, Style, read_style
 from hsfl.report.curves import Curve, curve
 from hsfl.runs.folder import RunFolder, run_path
-from hsfl.runs.records import Count, Held, Index, Number, RoundRecord
+from hsfl.runs.records import (
+    ClientsRecord,
+    ContenderRecord,
+    ContendersRecord,
+    Count,
+    Held,
+    Index,
+    Number,
+    RoundRecord,
+)
 from hsfl.tasks import ACCURACY, DEFAULT, TASKS, Metric
 
 
+def read_contenders(out: str | Path) -> dict[str, ContenderRecord]:
+    """The contenders of a comparison, or of the sweep of which the folder is a point, by label; empty where no file names them."""
+    for path in (Path(out) / COMPARE_FILE, Path(out).parent / SWEEP_FILE):
+        if path.is_file():
+            record: ContendersRecord = read_record(path, ContendersRecord)
+            return record.contenders
+    return {}
+
+
 def run_folders(out: str | Path) -> dict[tuple[str, int], Path]:
-    """The folders of a comparison's runs by label and seed."""
+    """The folders of a comparison's runs by label and seed; the label of a folder that no file names is the folder's name."""
+    labels = {record.folder: label for label, record in read_contenders(out).items()}
     folders = {}
     for path in sorted(Path(out).glob("*/seed-*")):
         if seed := re.fullmatch(r"seed-(\d+)", path.name):
-            label = path.parent.name.replace("%2F", "/").replace("%25", "%")
+            name = path.parent.name
+            label = labels.get(name) or name.replace("%2F", "/").replace("%25", "%")
             folders[label, int(seed[1])] = path
     return folders
 
@@ -44,6 +67,7 @@ class Look:
     files: dict[str, str]  # sha256 by the file of each plugin that the run used
 
 
+COMPARE_FILE, SWEEP_FILE = "compare.json", "sweep.json"  # as hsfl.runs.studies writes them
 LONGEST_TITLE = 60
 ACCURACIES = TASKS[DEFAULT].metrics
 
@@ -92,6 +116,9 @@ class Run:
     look: Look | None = None  # of a framework that is not built in
     metrics: tuple[Metric, ...] = TASKS[DEFAULT].metrics  # of the task; the first is shown first
     client_names: tuple[str, ...] = ()  # [K], where a fleet file or the data name the clients
+    config: RunConfig | None = None
+    cuts: tuple[int, ...] = ()  # that clients have, each once
+    contender: ContenderRecord | None = None  # what the comparison calls it; None for a run by itself
 
     @property
     def metric(self) -> Metric:
@@ -101,7 +128,17 @@ class Run:
     @property
     def name(self) -> str:
         """The label as people read it."""
-        return display_name(self.label, self.look)
+        return self.contender.name if self.contender is not None else display_name(self.label, self.look)
+
+    @property
+    def policy(self) -> str | None:
+        """What the rounds say of their allocation; None before the first."""
+        return self.records[0].allocation.get("policy") if self.records else None
+
+    @property
+    def own_settings(self) -> dict[str, Any]:
+        """What the run's contender set for itself; empty where no file says so."""
+        return {} if self.contender is None else self.contender.settings
 
     @property
     def pools_data(self) -> bool:
@@ -152,8 +189,8 @@ class Run:
         return {link: sum(record.bytes.get(link, 0) for record in self.records) for link in links}
 
 
-def read_run(path: str | Path, label: str, seed: int) -> Run:
-    """The run in a folder. label, seed: what the run is called on the page."""
+def read_run(path: str | Path, label: str, seed: int, contender: ContenderRecord | None = None) -> Run:
+    """The run in a folder. label, seed: what the run is called on the page. contender: of a comparison, where one names it."""
     folder = RunFolder(path)
     config, records = folder.config(), folder.rounds()
     ended = folder.ended()
@@ -168,27 +205,41 @@ def read_run(path: str | Path, label: str, seed: int) -> Run:
         end_s = max(end_s, config.train.budget_s)
     look, clients = _read_look(folder, config.framework), folder.clients()
     names = tuple(clients.names or ()) if clients is not None else ()
-    return Run(label, seed, records, status, end_s, config.framework, look, folder.metrics(), names)
+    return Run(
+        *(label, seed, records, status, end_s, config.framework, look, folder.metrics(), names, config),
+        cuts=_distinct_cuts(clients, records),
+        contender=contender,
+    )
+
+
+def _distinct_cuts(clients: ClientsRecord | None, records: Sequence[RoundRecord]) -> tuple[int, ...]:
+    """The cuts that clients have in any round, each once; those of clients.json where no round has ended."""
+    lists = [record.cuts if record.crowd is None else map(int, record.crowd["cuts"]) for record in records]
+    if not lists and clients is not None:
+        lists = [clients.cuts if clients.crowd is None else map(int, clients.crowd["cuts"])]
+    return tuple(sorted({cut for cuts in lists for cut in cuts}))
 
 
 def read_runs(out: str | Path, labels: Sequence[str] | None = None) -> list[Run]:
     """All runs of a comparison's folder (of these labels, in this order); frameworks in their usual order."""
-    folders = run_folders(out)
+    folders, contenders = run_folders(out), read_contenders(out)
     if not folders:
         raise InputError(f"{out} holds no runs; a comparison lies in folders such as {run_path(out, 'hsfl', 0)}")
-    present = sorted({label for label, _ in folders}, key=usual_order)
+    frameworks = {label: record.framework for label, record in contenders.items()}
+    present = sorted({label for label, _ in folders}, key=lambda label: usual_order(label, frameworks.get(label)))
     wanted = [known_name("label", label, present) for label in labels] if labels is not None else present
     return [
-        read_run(path, label, seed)
+        read_run(path, label, seed, contenders.get(label))
         for wanted_label in wanted
         for (label, seed), path in sorted(folders.items(), key=lambda place: place[0][1])
         if label == wanted_label
     ]
 
 
-def usual_order(label: str) -> tuple[int, str]:
-    """A key that sorts labels: frameworks in the order of the table, then all others by name."""
-    framework = label.split(",", 1)[0]
+def usual_order(label: str, framework: str | None = None) -> tuple[int, str]:
+    """A key that sorts labels: frameworks in the order of the table, then all others by name. framework: of the label, where it is
+    known; else the label begins with it."""
+    framework = framework or label.split(",", 1)[0]
     return (list(METHODS).index(framework) if built_in(framework) is not None else len(METHODS), label)
 
 

@@ -2,9 +2,11 @@
 
 A seed fixes fleet, channel, data and initial weights for every label, so labels are compared in pairs, seed by seed. How runs become
 a `Comparison` is in `comparison_summary`. Each table of a comparison is a function here: `_accuracy_table`, `_time_table`,
-`_bytes_table` and `_pairs_table` give the title, the header and the rows, which terminal, Markdown and page all show.
+`_bytes_table`, `_pairs_table` and `contenders_table` give the title, the header and the rows, which terminal, Markdown and page all show.
 """
 
+import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,17 +14,20 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from hsfl.config import RunConfig
 from hsfl.files import write_atomic, write_csv, write_json
 from hsfl.formats import grouped, seconds
-from hsfl.report.compared_runs import Run
+from hsfl.report.compared_runs import Run, display_name
 from hsfl.report.curves import Estimate
 from hsfl.report.tables import escaped, interval_text, markdown_table, ratio_text, rich_table
+from hsfl.runs.cuts_and_allocation import allocation_words, cuts_words, how_cuts_were_chosen
 from hsfl.runs.round_tables import ROUND_FIELDS, metric_names, round_row
 from hsfl.tasks import ACCURACY, BALANCED, Metric
 
-CSV_FIELDS = ("label", "seed", *ROUND_FIELDS)
+CSV_FIELDS = ("label", "name", "seed", *ROUND_FIELDS)
 
 SENT = "Data sent"
+Table = tuple[str, list[str], list[list[str]]]  # title, header, rows
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,53 @@ class Pair:
 
 
 @dataclass(frozen=True)
+class ContenderWords:
+    """What a contender's name stands for."""
+
+    name: str
+    framework: str
+    cuts: str  # in words, such as `cuts planned (1 to 7)`
+    allocation: str  # in words, such as `allocation proposed`
+    settings: dict[str, Any]  # its own, where it differs from what all share
+
+
+def contender_words(runs: Sequence[Run]) -> ContenderWords:
+    """What the name of these runs, which are of one label, stands for."""
+    first = runs[0]
+    means = [(run.config, run.cuts, run.policy) for run in runs if run.config is not None]
+    return ContenderWords(first.name, first.framework, *means_words(means), first.own_settings)
+
+
+def means_words(means: Sequence[tuple[RunConfig, Sequence[int], str | None]]) -> tuple[str, str]:
+    """Cuts and allocation of runs in words; all of them where the runs differ. means: settings, cuts and policy of each run."""
+    groups: dict[str, list[tuple[RunConfig, Sequence[int]]]] = {}  # by how cuts were chosen
+    for config, cuts, _ in means:
+        groups.setdefault(how_cuts_were_chosen(config), []).append((config, cuts))
+    cut_texts = [cuts_words(group[0][0], [cut for _, cuts in group for cut in cuts]) for group in groups.values()]
+    allocation_texts = [allocation_words(config, policy) for config, _, policy in means]
+    return " or ".join(dict.fromkeys(cut_texts)) or "-", " or ".join(dict.fromkeys(allocation_texts)) or "-"
+
+
+def contenders_table(contenders: Sequence[ContenderWords]) -> Table:
+    """Which cuts and which allocation each contender had, and, where its name does not say it, its framework with its own settings."""
+    header = ["framework", "cuts", "allocation"]
+    rows = [
+        [one.name, one.cuts.removeprefix("cuts "), one.allocation.removeprefix("allocation ")] for one in contenders
+    ]
+    if any(one.settings or one.name != display_name(one.framework) for one in contenders):
+        header.append("own settings")
+        for row, one in zip(rows, contenders):
+            settings = (f"{name}={setting_value(value)}" for name, value in one.settings.items())
+            row.append(", ".join([one.framework, *settings]))
+    return "Cuts and allocation", header, rows
+
+
+def setting_value(value: Any) -> str:
+    """The value of a setting as `--set` takes it."""
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Runs of several labels, what each label reached over its seeds, and how it stands against the reference."""
 
@@ -105,11 +157,16 @@ class Comparison:
         """The label as people read it."""
         return self.runs_of(label)[0].name
 
+    def contenders(self) -> list[ContenderWords]:
+        """What each label stands for."""
+        return [contender_words(self.runs_of(label)) for label in self.labels]
+
     def to_json(self) -> dict[str, Any]:
         return {
             "target": self.target,
             "common_s": self.common_s,
             "reference": self.reference,
+            "contenders": {label: asdict(words) for label, words in zip(self.labels, self.contenders())},
             "labels": {result.label: asdict(result) for result in self.results},
             "pairs": [asdict(pair) for pair in self.pairs],
             "notes": self.notes,
@@ -118,7 +175,9 @@ class Comparison:
     def table(self) -> list[dict[str, Any]]:
         """A plain row for each label, seed and round, for `pandas.DataFrame`; rounds.csv has the same."""
         return [
-            {"label": run.label, "seed": run.seed} | round_row(record) for run in self.runs for record in run.records
+            {"label": run.label, "name": run.name, "seed": run.seed} | round_row(record)
+            for run in self.runs
+            for record in run.records
         ]
 
     def write_csv(self, path: str | Path) -> None:
@@ -147,7 +206,7 @@ class Comparison:
     def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
         """(title, header, rows) of each table; a column is an entry of the header and a cell of every row."""
         tables = [_accuracy_table(self), _time_table(self), _bytes_table(self)]
-        return [*tables, _pairs_table(self)] if self.pairs else tables
+        return [*tables, *([_pairs_table(self)] if self.pairs else []), contenders_table(self.contenders())]
 
 
 def _accuracy_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:

@@ -43,7 +43,7 @@ def summarise_runs(
     check_target(target, runs[0].metric)
     labels = list(dict.fromkeys(run.label for run in runs))
     if reference is None:
-        proposed = [label for label in labels if label.split(",", 1)[0] == PROPOSED]
+        proposed = list(dict.fromkeys(run.label for run in runs if run.framework == PROPOSED))
         reference = PROPOSED if PROPOSED in labels else [*proposed, labels[0]][0]
     known_name("label", reference, labels)
     common_s = min(run.end_s for run in runs)
@@ -161,28 +161,29 @@ def gain_sentences(comparison: Comparison) -> list[str]:
     other_labels = [label for label in comparison.labels if label != reference]
     if not other_labels or not comparison.pairs:
         return []
-    names = {label: comparison.name(label).split(",")[0] for label in comparison.labels}
-    short_names = [*names.values()]
-    names = {label: name if short_names.count(name) == 1 else comparison.name(label) for label, name in names.items()}
+    names = {label: comparison.name(label) for label in comparison.labels}
+    between = "; " if any("," in name for name in names.values()) else ", "
     rounds_s = {label: _mean_round_s(comparison.runs_of(label)) for label in (reference, *other_labels)}
     values, sentences = {result.label: result.common.mean for result in comparison.results}, []
     if reference_s := rounds_s[reference]:
         ratios = {label: significant(rounds_s[label] / reference_s, 3) for label in other_labels if rounds_s[label]}
         clauses = [f"{names[label]} {seconds(rounds_s[label], 3)} ({ratio} times)" for label, ratio in ratios.items()]
-        sentences.append(f"Mean round: {', '.join([f'{names[reference]} {seconds(reference_s, 3)}', *clauses])}.")
+        sentences.append(f"Mean round: {between.join([f'{names[reference]} {seconds(reference_s, 3)}', *clauses])}.")
     title = "accuracy" if comparison.metric == ACCURACY else comparison.metric.title
     if values[reference] is not None:
         clauses = [
             f"{names[label]} {_metric_text(comparison.metric, values[label])}" for label in (reference, *other_labels)
         ]
-        sentences.append(f"After {seconds(comparison.common_s, 3)} of simulated time, {title}: {', '.join(clauses)}.")
+        sentences.append(
+            f"After {seconds(comparison.common_s, 3)} of simulated time, {title}: {between.join(clauses)}."
+        )
     reached = {label: _times_reached(comparison, label) for label in other_labels}
     sooner = [
         f"{names[label]} after {reference_time} instead of {label_time}"
         for label, (reference_time, label_time) in reached.items()
         if reference_time != label_time
     ]
-    return sentences + ([f"{names[reference]} reached the last {title} of {', '.join(sooner)}."] if sooner else [])
+    return sentences + ([f"{names[reference]} reached the last {title} of {between.join(sooner)}."] if sooner else [])
 
 
 def _mean_round_s(runs: Sequence[Run]) -> float:

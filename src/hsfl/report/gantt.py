@@ -49,14 +49,18 @@ X_LABEL = "seconds from the start of the round; a bar is a phase in all mini-bat
 
 
 def gantt_figure(
-    record: RoundRecord, title: str | None = None, pooled: bool | None = None, names: Sequence[str] = ()
+    record: RoundRecord,
+    title: str | None = None,
+    pooled: bool | None = None,
+    names: Sequence[str] = (),
+    note: str | None = None,
 ) -> "Figure":
     """One round: a row for each client, a bar for each phase, hatched where the client waits.
 
     pooled: whether the data are on the server; by default as the built-in framework of the record has it.
-    names: [K] of the clients, if they have any.
+    names: [K] of the clients, if they have any. note: a line beneath, such as the cuts and the allocation of the run.
     """
-    return gantt_of_rounds([record], [title], pooled=pooled, names=names)
+    return gantt_of_rounds([record], [title], note, pooled, names)
 
 
 def gantt_of_rounds(

@@ -11,7 +11,7 @@ from hsfl.errors import known_name
 from hsfl.formats import ENDLESS, seconds
 from hsfl.framework_table import METHODS, Style
 from hsfl.report.compared_runs import Run, built_in
-from hsfl.report.comparison import Comparison, metric_title
+from hsfl.report.comparison import Comparison, contender_words, metric_title
 from hsfl.report.curves import QUANTITIES, Band, mean_band, steps_of
 from hsfl.report.figure_style import (
     FAINT,
@@ -54,11 +54,13 @@ def write_figures(comparison: Comparison, out: str | Path, gantt_round: int = 1)
         first_run = comparison.runs_of(label)[0]
         shown = (record for record in first_run.records if record.round == gantt_round and record.crowd is None)
         for record in shown:
-            name = f"gantt-{figure_file_name(label)}"
+            name = f"gantt-{figure_file_name(label if first_run.contender is None else first_run.contender.folder)}"
             names.append(name)
             suffix = f"-{names.count(name)}" if names.count(name) > 1 else ""  # labels that differ in signs alone
             path = out / f"{name}{suffix}-round-{gantt_round}"
-            figure = gantt_figure(record, first_run.name, first_run.pools_data, first_run.client_names)
+            words = contender_words([first_run])
+            note = f"{words.cuts}, {words.allocation}"
+            figure = gantt_figure(record, first_run.name, first_run.pools_data, first_run.client_names, note)
             written += save_figure(figure, path)
     return written
 
@@ -72,7 +74,7 @@ def learning_figure(comparison: Comparison, quantity: str | None = None) -> "Fig
     mpl = matplotlib()
     unit_s, unit = time_unit(max(run.end_s for run in comparison.runs))
     y_scale = 100.0 if quantity in metrics and metrics[quantity].percent else 1.0
-    styles = label_styles(comparison.labels, foreign_styles(comparison.runs))
+    styles = label_styles(frameworks_of(comparison.runs), foreign_styles(comparison.runs))
     with mpl.rc_context(STYLE):
         figure = mpl.figure.Figure(figsize=(11.5, 4.2), layout="constrained")
         time_axes, round_axes = figure.subplots(1, 2, sharey=True)
@@ -164,20 +166,28 @@ def foreign_styles(runs: Sequence[Run]) -> dict[str, Style]:
     return {run.framework: run.look.style for run in runs if run.look is not None and run.look.style is not None}
 
 
-def label_styles(labels: Sequence[str], foreign: Mapping[str, Style] | None = None) -> dict[str, Style]:
-    """A colour, marker and dashes for each label. A label has its framework's style, unless an earlier label has that style; other
-    labels take styles that are left."""
+def frameworks_of(runs: Sequence[Run]) -> dict[str, str]:
+    """The framework of each label."""
+    return {run.label: run.framework for run in runs}
+
+
+def label_styles(frameworks: Mapping[str, str], foreign: Mapping[str, Style] | None = None) -> dict[str, Style]:
+    """A colour, marker and dashes for each label. The first label of a framework has the framework's style; other labels take styles
+    that are left. frameworks: by label."""
     known_styles = {name: row.style for name, row in METHODS.items() if built_in(name) is not None}
     known_styles |= dict(foreign or {})
-    styles = {label: known_styles[label] for label in labels if label in known_styles}
-    for label in labels:
-        name = label.split(",", 1)[0]
-        if name in known_styles and known_styles[name] not in styles.values():
-            styles[label] = known_styles[name]
+    firsts = first_labels(frameworks)
+    styles = {firsts[name]: known_styles[name] for name in firsts if name in known_styles}
     free = [style for style in reversed(known_styles.values()) if style not in styles.values()]
     free = free or list(known_styles.values())
-    other_labels = [label for label in labels if label not in styles]
+    other_labels = [label for label in frameworks if label not in styles]
     return styles | {label: free[place % len(free)] for place, label in enumerate(other_labels)}
+
+
+def first_labels(frameworks: Mapping[str, str]) -> dict[str, str]:
+    """By framework, the label that has its style: the one that is the framework's name, else the first. frameworks: by label."""
+    firsts = {name: label for label, name in reversed(list(frameworks.items()))}
+    return firsts | {name: name for label, name in frameworks.items() if label == name}
 
 
 def label_band(runs: Sequence[Run], quantity: str, over: str) -> Band:

@@ -90,7 +90,7 @@ def sweep_figure(sweep: Sweep, metric: str) -> "Figure":
     """One metric against the first field: a curve for each contender, in as many panels as the other fields need."""
     mpl = matplotlib()
     axis, panels = axis_of(sweep), panels_of(sweep)
-    styles = label_styles(sweep.labels, sweep.styles)
+    styles = label_styles(sweep.frameworks, sweep.styles)
     names = [escape_dollars(sweep.names[label]) for label in sweep.labels]
     num_columns = min(len(panels), MAX_COLUMNS)
     num_rows = -(-len(panels) // num_columns)

@@ -6,26 +6,27 @@ or, where nothing was trained (`--plan-only`), from its timing.json. `METRICS` s
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Group
 from rich.text import Text
 
+from hsfl.config import RunConfig, parse_stored
 from hsfl.errors import InputError, known_name
-from hsfl.files import read_object, write_atomic, write_csv
+from hsfl.files import read_object, read_record, write_atomic, write_csv
 from hsfl.formats import si
 from hsfl.framework_table import Style
-from hsfl.report.compared_runs import ACCURACIES, Run, display_name, read_run
-from hsfl.report.comparison import target_text
+from hsfl.report.compared_runs import ACCURACIES, SWEEP_FILE, Run, display_name, read_run
+from hsfl.report.comparison import ContenderWords, contenders_table, means_words, target_text
 from hsfl.report.curves import Estimate, estimate, time_to_target_s
-from hsfl.report.tables import interval_text, markdown_table, rich_table
+from hsfl.report.tables import escaped, interval_text, markdown_table, rich_table
 from hsfl.runs.folder import RunFolder, run_path
-from hsfl.runs.records import RoundRecord
+from hsfl.runs.records import ContendersRecord, RoundRecord
 from hsfl.tasks import ACCURACY, DEFAULT, TASKS, Metric
 
-SWEEP_FILE, TIMING = "sweep.json", "timing.json"  # as hsfl.runs.studies.sweep_runs writes them
+TIMING = "timing.json"  # as hsfl.runs.studies.sweep_runs writes it
 UNITS = {"_hz": "Hz", "_bps": "bit/s", "_bits": "bit", "_s": "s", "_w": "W", "_m": "m"}
 
 
@@ -142,6 +143,14 @@ def _timed_row(path: Path, point: int, label: str, seed: int) -> SweepRow:
         raise InputError(f"{path} is damaged ({error}); delete it, and run the sweep again") from None
 
 
+def _timed_means(path: Path) -> list[tuple[RunConfig, Sequence[int], str | None]]:
+    """Settings and cuts of a run that was timed without training; none where timing.json holds no settings."""
+    timing = read_object(path)
+    if not isinstance(timing.get("config"), dict):
+        return []
+    return [(parse_stored(timing["config"], path), [int(cut) for cut in timing["cuts"]], None)]
+
+
 def _run_numbers(run: Run, target: float | None) -> dict[str, float | None]:
     """The numbers of a run by metric; None where a number is not known."""
     gaps = [gap for record in run.records if (gap := record.allocation.get("gap")) is not None]
@@ -202,6 +211,8 @@ class Sweep:
     rows: list[SweepRow]
     num_missing: int  # runs that are still to be made
     metric: Metric = ACCURACY  # the first of the task
+    frameworks: dict[str, str] = field(default_factory=dict)  # by label
+    contenders: list[ContenderWords] = field(default_factory=list)  # what each label stands for
 
     @property
     def metrics(self) -> list[str]:
@@ -259,34 +270,41 @@ class Sweep:
         return f"A sweep over {' and '.join(self.fields)}", header, rows
 
     def to_rich(self, metrics: Sequence[str]) -> Group:
-        return Group(rich_table(*self.table(metrics)), *(Text(f"- {note}") for note in self.notes()))
+        tables = [rich_table(*table) for table in (self.table(metrics), contenders_table(self.contenders))]
+        return Group(*tables, *(Text(f"- {note}") for note in self.notes()))
 
     def to_json(self) -> dict[str, Any]:
         points = [dict(zip(self.fields, values)) for values in self.values]
         runs = [
-            points[row.point] | {"contender": row.label, "seed": row.seed, "status": row.status} | row.numbers
+            points[row.point]
+            | {"contender": row.label, "name": self.names[row.label], "seed": row.seed, "status": row.status}
+            | row.numbers
             for row in self.rows
         ]
         means = [
             points[point]
-            | {"contender": label}
+            | {"contender": label, "name": self.names[label]}
             | {name: asdict(self.estimate(point, label, name)) for name in self.metrics}
             for point in range(len(points))
             for label in self.labels
         ]
         about = {"fields": self.fields, "contenders": self.labels, "seeds": self.seeds, "plan_only": self.plan_only}
+        about |= {"contender_words": {label: asdict(words) for label, words in zip(self.labels, self.contenders)}}
         return about | {"target": self.target, "runs": runs, "means": means, "notes": self.notes()}
 
     def write(self, out: Path, metrics: Sequence[str]) -> list[Path]:
         """sweep.csv, a line for each point, contender and seed with every metric, and sweep.md, the table of means."""
         known_metrics = self.metrics
-        header = [*self.fields, "contender", "seed", "status", *known_metrics]
+        header = [*self.fields, "contender", "name", "seed", "status", *known_metrics]
         rows = [
-            [*self.values[row.point], row.label, row.seed, row.status, *(row.numbers.get(m) for m in known_metrics)]
+            [
+                *(*self.values[row.point], row.label, self.names[row.label], row.seed, row.status),
+                *(row.numbers.get(m) for m in known_metrics),
+            ]
             for row in self.rows
         ]
-
-        markdown = markdown_table(*self.table(metrics)) + "\n" + "".join(f"- {note}\n" for note in self.notes())
+        tables = [markdown_table(*table) for table in (self.table(metrics), contenders_table(self.contenders))]
+        markdown = "\n".join([*tables, "".join(f"- {escaped(note)}\n" for note in self.notes())])
         write_csv(out / "sweep.csv", header, rows)
         write_atomic(out / "sweep.md", lambda scratch: scratch.write_text(markdown, "utf-8"))
         return [out / "sweep.csv", out / "sweep.md"]
@@ -313,23 +331,43 @@ def read_sweep(out: str | Path) -> Sweep:
             target = float(target)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path} does not describe a sweep ({error}); run hsfl sweep into a new folder") from None
-    rows, names = [], {label: display_name(label) for label in labels}
+    contenders = read_record(path, ContendersRecord).contenders
+    rows, names = (
+        [],
+        {label: contenders[label].name if label in contenders else display_name(label) for label in labels},
+    )
+    frameworks = {
+        label: contenders[label].framework if label in contenders else label.split(",")[0] for label in labels
+    }
+    means: dict[str, list[tuple[RunConfig, Sequence[int], str | None]]] = {label: [] for label in labels}
     styles: dict[str, Style] = {}
     metric = ACCURACY
     for point, (_, folder) in enumerate(points):
         for label in labels:
             for seed in seeds:
-                path_of_run = run_path(Path(out) / folder, label, seed)
+                contender = contenders.get(label)
+                path_of_run = run_path(Path(out) / folder, label if contender is None else contender.folder, seed)
                 if plan_only and (path_of_run / TIMING).exists():
                     rows.append(_timed_row(path_of_run / TIMING, point, label, seed))
+                    means[label] += _timed_means(path_of_run / TIMING)
                 elif RunFolder(path_of_run).config_path.exists() and not plan_only:
-                    run = read_run(path_of_run, label, seed)
+                    run = read_run(path_of_run, label, seed, contender)
                     rows.append(_trained_row(run, point, target))
                     names[label], metric = run.name, run.metric
+                    means[label] += [(run.config, run.cuts, run.policy)] if run.config is not None else []
                     styles |= {run.framework: run.look.style} if run.look is not None and run.look.style else {}
     num_missing = len(points) * len(labels) * len(seeds) - len(rows)
+    words = [
+        ContenderWords(
+            *(names[label], frameworks[label], *means_words(means[label])),
+            settings=contenders[label].settings if label in contenders else {},
+        )
+        for label in labels
+    ]
     values, folders = [point_values for point_values, _ in points], [folder for _, folder in points]
     return Sweep(
         *(fields, values, folders, labels, names, styles, seeds, plan_only, target, config, rows, num_missing),
         metric=metric,
+        frameworks=frameworks,
+        contenders=words,
     )

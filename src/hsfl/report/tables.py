@@ -38,10 +38,10 @@ def ratio_text(value: Estimate, num_seeds: int) -> str:
 
 
 def rich_table(title: str, header: list[str], rows: list[list[str]]) -> Table:
-    """The table for a terminal. The first column is text, the others are numbers."""
+    """The table for a terminal."""
     table = Table(title=title, title_justify="left")
     for place, name in enumerate(header):
-        table.add_column(name, justify="right" if place else "left", overflow="fold")
+        table.add_column(name, justify="left" if _is_text(rows, place) else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
     return table
@@ -49,9 +49,15 @@ def rich_table(title: str, header: list[str], rows: list[list[str]]) -> Table:
 
 def markdown_table(title: str, header: list[str], rows: list[list[str]]) -> str:
     """The table in Markdown, below its title."""
-    align = [":--", *("--:" for _ in header[1:])]
+    align = [":--" if _is_text(rows, place) else "--:" for place in range(len(header))]
     all_cells = [header, align, *([escaped(cell).replace("|", "\\|") for cell in row] for row in rows)]
     return f"**{escaped(title)}**\n\n" + "".join(f"| {' | '.join(cells)} |\n" for cells in all_cells)
+
+
+def _is_text(rows: list[list[str]], place: int) -> bool:
+    """Whether a column holds words, as the first one does; else it holds numbers, some of which may be `never`."""
+    cells = [row[place] for row in rows if row[place] != "-"]
+    return place == 0 or (bool(cells) and all(cell[:1].isalpha() and cell != "never" for cell in cells))
 
 
 def escaped(text: str) -> str:

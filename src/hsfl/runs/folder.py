@@ -15,8 +15,11 @@ Every file is replaced atomically, except `rounds.jsonl` and `workers.log`, whic
 One process at a time writes to a folder: `RunFolder.locked` holds the lock, which ends with the process that holds it.
 """
 
+import hashlib
 import json
 import os
+import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -63,6 +66,7 @@ except ImportError:  # Windows
 
 
 LOCK = ".lock"  # the file's name
+LONGEST_PATH_NAME = 100  # letters
 COPIED = tuple(f"{section}.{field}" for section, field in KEPT)
 
 
@@ -302,8 +306,20 @@ def run_path(out: str | Path, label: str, seed: int) -> Path:
 
 
 def path_name(label: str) -> str:
-    """A label as part of a path; characters that a path cannot hold are written as in a web address (`%2F`)."""
-    return label.replace("%", "%25").replace("/", "%2F")
+    """A label as the name of a file or folder, other names for other labels: `train.lr=0.1,seed=2` is `train.lr-0.1_seed-2`. A
+    label with other signs, or one that is too long, ends in a hash of itself."""
+    whole = label.replace("=", "-").replace(",", "_")
+    name = plain_name(whole)
+    if name == whole and len(name) <= LONGEST_PATH_NAME:
+        return name
+    return f"{name[: LONGEST_PATH_NAME - 9]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}".lstrip("-")
+
+
+def plain_name(text: str) -> str:
+    """The text in small letters, digits, `-`, `_` and `.` alone, as every file system and shell takes it: `V1, as published` is
+    `v1-as-published`. Accents are left out; the answer is empty where the text has no such letter."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9._]+", "-", plain).strip("-.")
 
 
 # --- the lock on a folder

@@ -13,6 +13,7 @@ from rich.text import Text
 from hsfl.config import RunConfig
 from hsfl.formats import duration, percent, seconds, significant
 from hsfl.framework_table import method
+from hsfl.runs.cuts_and_allocation import allocation_words, cuts_words, how_cuts_were_chosen
 from hsfl.runs.records import RoundRecord
 
 
@@ -49,12 +50,17 @@ def _round_line(record: RoundRecord, rounds: int) -> str:
 
 
 def _heading(config: RunConfig, cuts: Sequence[int], name: str | None = None) -> str:
-    """What is trained, in one line. cuts: [K]. name: shown instead of the framework's name."""
+    """What is trained, in one line, with which cuts and which allocation. cuts: [K]. name: shown instead of the framework's name."""
     cut_list = " ".join(map(str, cuts))
     if len(cuts) > MANY_CUTS:
         cut_list = ", ".join(f"{cut} ({number:,})" for cut, number in sorted(Counter(cuts).items()))
-    cuts_or_pool = f"cuts {cut_list}" if not method(config.framework).pools_data else "data pooled on the server"
-    return f"{name or config.framework}: {config.model.name} on {config.data.name}, {len(cuts)} clients, {cuts_or_pool}"
+    words = cuts_words(config, cuts)
+    if words.startswith("cuts"):
+        words = f"cuts {cut_list} ({how_cuts_were_chosen(config)})"
+    if method(config.framework).pools_data:
+        words = "data pooled on the server"
+    task = f"{config.model.name} on {config.data.name}, {len(cuts)} clients"
+    return f"{name or config.framework}: {task}, {words}, {allocation_words(config)}"
 
 
 def without_numbers(message: str) -> str:

@@ -319,11 +319,31 @@ class PluginsRecord:
 
 
 @dataclass(frozen=True)
+class ContenderRecord:
+    """A contender in compare.json or sweep.json; `runs.studies.contender_names` chooses its name and folder."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]  # as tables, legends and pages show it
+    folder: Annotated[str, Field(pattern=r"^[a-z0-9_][a-z0-9._-]*$", max_length=100)]  # which holds its runs
+    framework: str
+    settings: dict[str, Any]  # its own, by the field's full name: where it differs from what all share
+    text: str  # what was asked for, without a name: `hsfl,fleet.cuts=fastest`
+    is_named: bool = False  # whether a person chose the name
+
+
+@dataclass(frozen=True)
+class ContendersRecord:
+    """compare.json and sweep.json, as far as it says who is in which folder."""
+
+    contenders: dict[str, ContenderRecord] = field(default_factory=dict)  # by label
+
+
+@dataclass(frozen=True)
 class CompareRecord:
     """compare.json: what a comparison was asked for."""
 
     config: dict[str, Any]
     inputs: dict[str, str]  # as in EnvironmentRecord
+    contenders: dict[str, ContenderRecord] = field(default_factory=dict)  # by label
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from hsfl.models.recipes import find_recipe
 from hsfl.planning.allocators import policy_of
 from hsfl.planning.cuts import cut_for_each
 from hsfl.planning.fleet_from_file import with_fleet_file
-from hsfl.runs.studies.contenders import contender, split_label
+from hsfl.runs.studies.contenders import contender, read_contender
 from hsfl.runs.unused_settings_rules import UNUSED
 from hsfl.tasks import check_loss, find_task
 
@@ -59,11 +59,11 @@ def refuse_unused_by_contenders(
     source: str | Path | None,
     changes: Iterable[str],
     points: Sequence[RunConfig],
-    labels: Iterable[str],
+    texts: Iterable[str],
     planning: bool = False,
 ) -> None:
     """As `refuse_unused`, for contenders at every point; a contender's own settings must have an effect in its own runs."""
-    contenders = {label: [contender(point, label) for point in points] for label in labels}
+    contenders = {text: [contender(point, text) for point in points] for text in texts}
     configs = [config for at_points in contenders.values() for config in at_points]
     frameworks = {config.framework for config in configs}
     for point in points:
@@ -73,8 +73,8 @@ def refuse_unused_by_contenders(
                 f"add -f {point.framework}, or leave it out"
             )
     refuse_unused(source, changes, configs, planning)
-    for label, at_points in contenders.items():
-        refuse_unused(None, split_label(label)[1:], at_points, planning)
+    for text, at_points in contenders.items():
+        refuse_unused(None, read_contender(text).changes, at_points, planning)
 
 
 def refuse_wherever_given(config: RunConfig) -> None:

@@ -114,6 +114,7 @@ def test_table1_of_the_committed_trainings_trains_nothing(tmp_path: Path, monkey
 
 def test_scales_are_never_mixed() -> None:
     assert trace_file_name("mnist", "twins", "full", 1) == "mnist-twins-full-seed-1.csv"
+    assert trace_file_name("mnist", "fl,train.lr=0.1", "full", 1) == "mnist-fl_train.lr-0.1-full-seed-1.csv"
     quick = read_trace(RESULTS / trace_file_name("mnist", "twins", "quick", 1))
     assert not trace_fits(quick, trace_config("mnist", "full", 1, "twins"))
 

@@ -1,5 +1,7 @@
 """Frameworks compared in one world."""
 
+import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -8,10 +10,12 @@ from hsfl.config import with_changes
 from hsfl.errors import InputError
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.studies.compare_runs import contender, run_contenders
-from tests.naming import raises
-from tests.small_runs import hsfl, tiny
+from tests.naming import names, raises
+from tests.report.fabricated import data_in
+from tests.small_runs import hsfl, refused, tiny, tiny_words
 
 LABELS = ["hsfl,fleet.cuts=fastest", "splitfed_v1", "fl", "cl"]
+FOLDERS = ["hsfl", "splitfed_v1", "fl", "cl"]
 
 
 def test_a_contender_is_a_name_and_changes() -> None:
@@ -62,16 +66,16 @@ def test_one_world_one_budget(tmp_path: Path) -> None:
     base = run_contenders(tiny("train.rounds=4"), LABELS, tmp_path / "out", num_seeds=2)
     budget_s = base.train.budget_s
     assert budget_s is not None
-    first = RunFolder(tmp_path / "out" / LABELS[0] / "seed-0").rounds()
+    first = RunFolder(tmp_path / "out" / FOLDERS[0] / "seed-0").rounds()
     assert len(first) == 4  # the budget is what the first one needs for its rounds
     assert first[-1].sim_time_s == pytest.approx(budget_s, rel=1e-8)
-    for label in LABELS:
+    for folder in FOLDERS:
         for seed in (0, 1):
-            records = RunFolder(tmp_path / "out" / label / f"seed-{seed}").rounds()
+            records = RunFolder(tmp_path / "out" / folder / f"seed-{seed}").rounds()
             assert all(record.sim_time_s <= budget_s for record in records)
             assert len(records) <= 4
     # same data, weights and batches: rounds that keep the same clients have the same loss
-    firsts = [RunFolder(tmp_path / "out" / label / "seed-0").rounds()[:1] for label in LABELS[:3]]
+    firsts = [RunFolder(tmp_path / "out" / folder / "seed-0").rounds()[:1] for folder in FOLDERS[:3]]
     losses = [record.train_loss for records in firsts for record in records]
     assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-5)
     assert len(losses) > 1
@@ -79,10 +83,10 @@ def test_one_world_one_budget(tmp_path: Path) -> None:
 
 def test_contenders_with_cuts_of_their_own_have_the_same_devices(tmp_path: Path) -> None:
     run_contenders(tiny("train.rounds=1", "fleet.cuts=max_cut"), ["hsfl,fleet.cuts=1", "fl"], tmp_path / "out")
-    fleets = [RunFolder(tmp_path / "out" / label / "seed-0").config().fleet for label in ("hsfl,fleet.cuts=1", "fl")]
+    fleets = [RunFolder(tmp_path / "out" / folder / "seed-0").config().fleet for folder in ("hsfl", "fl")]
     assert fleets[0].max_cut == fleets[1].max_cut is not None
     run_contenders(tiny("train.rounds=1", "fleet.cuts=max_cut"), ["hsfl,fleet.cuts=1"], tmp_path / "seeds", num_seeds=4)
-    drawn = {RunFolder(tmp_path / "seeds/hsfl,fleet.cuts=1" / f"seed-{s}").config().fleet.max_cut for s in range(4)}
+    drawn = {RunFolder(tmp_path / "seeds/hsfl" / f"seed-{s}").config().fleet.max_cut for s in range(4)}
     assert len(drawn) > 1  # another seed, another fleet
     with raises(InputError, "lower the cut", "fleet.max_cut"):
         run_contenders(
@@ -111,6 +115,62 @@ def test_what_is_there_is_not_run_again_and_other_settings_are_refused(tmp_path:
         contender(base, "hsfl,")
     with pytest.raises(InputError, match="stands twice"):
         run_contenders(base, ["hsfl", "hsfl"], tmp_path / "twice")
+
+
+def test_names_are_in_tables_files_and_folders_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shared = [*tiny_words("train.rounds=1", "fleet.cuts=max_cut"), "--out", out]
+    contenders = ["Ours=hsfl,train.lr=0.02", "splitfed_v1", "splitfed_v1,fleet.one_cut=1"]
+    command = ["compare", *shared, *(word for text in contenders for word in ("-f", text))]
+    answer = hsfl(*command)
+    assert answer.code == 0, answer.err
+    names(
+        answer.out,
+        "run 1 of 3",
+        "Ours, seed 0: cnn",
+        "what Ours needs",
+        "V1, cut 1",
+        "one cut 1 (given)",
+        "train.lr=0.02",
+    )
+    assert {path.name for path in out.iterdir() if path.is_dir()} == {"ours", "splitfed_v1", "splitfed_v1-cut-1"}
+    figures = {"gantt-ours-round-1.png", "gantt-splitfed_v1-round-1.png", "gantt-splitfed_v1-cut-1-round-1.png"}
+    assert figures <= {path.name for path in out.iterdir()}
+    record = json.loads((out / "compare.json").read_text())["contenders"]["splitfed_v1,fleet.one_cut=1"]
+    assert (record["name"], record["folder"]) == ("V1, cut 1", "splitfed_v1-cut-1")
+    assert record["settings"] == {"fleet.one_cut": 1}
+    names((out / "comparison.md").read_text(), "| Ours | max_cut (", "| V1, cut 1 | one cut 1 (given) | even |")
+    page = data_in(out / "report.html")
+    assert [series["name"] for series in page["series"]] == ["Ours", "SplitFed V1", "V1, cut 1"]
+    assert page["title"] == "3 contenders: cnn on digits"
+    with (out / "rounds.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert (rows[0]["label"], rows[0]["name"]) == ("Ours", "Ours")
+    assert {row["name"] for row in rows if row["label"] == "splitfed_v1,fleet.one_cut=1"} == {"V1, cut 1"}
+
+    again = hsfl(*command, "--json")
+    names(again.err, "3 of 3 runs")
+    told = again.json()["contenders"]
+    assert told["Ours"]["settings"] == {"train.lr": 0.02}
+    assert told["splitfed_v1"]["cuts"].startswith("one cut ")
+    before = (out / "splitfed_v1-cut-1/seed-0/summary.json").stat().st_mtime_ns
+    renamed = hsfl("compare", *shared, "-f", "Shallow=splitfed_v1,fleet.one_cut=1", "--json")
+    assert list(renamed.json()["labels"]) == ["Shallow"]
+    assert (out / "splitfed_v1-cut-1/seed-0/summary.json").stat().st_mtime_ns == before
+    assert [series["name"] for series in data_in(out / "report.html")["series"]] == ["Shallow", "Ours", "SplitFed V1"]
+    names(refused("compare", *shared, "-f", "Ours=hsfl,train.lr=0.5"), "Ours is hsfl,train.lr=0.02", "another name")
+    names(refused("compare", *shared, "-f", "Ours=hsfi"), "Ours=hsfi", "did you mean hsfl")
+
+
+def test_a_record_that_is_damaged_is_told(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run_contenders(tiny("train.rounds=1"), ["Ours=hsfl"], out)
+    record = json.loads((out / "compare.json").read_text())
+    record["contenders"]["Ours"]["folder"] = "../elsewhere"
+    (out / "compare.json").write_text(json.dumps(record))
+    with raises(InputError, "compare.json", "folder"):
+        run_contenders(tiny("train.rounds=1"), ["Ours=hsfl"], out)
+    names(refused("report", out), "compare.json", "folder")
 
 
 def test_command(tmp_path: Path) -> None:

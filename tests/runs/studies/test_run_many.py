@@ -136,7 +136,7 @@ def test_the_start_says_where_the_budget_comes_from(tmp_path: Path) -> None:
     base = tiny("train.rounds=2")
     for config in (base, base, tiny("train.rounds=2", "train.budget_s=50")):
         run_contenders(config, ["fl"], tmp_path / str(len(told) // 2), show=Says())
-    names(told[0], "fl needs", "2 rounds", "seed 0", "train.budget_s")
+    names(told[0], "FL needs", "2 rounds", "seed 0", "train.budget_s")
     names(told[1], f"{tmp_path / '0'}")
     names(told[2], "50 simulated seconds", "train.budget_s")
 

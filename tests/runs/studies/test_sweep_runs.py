@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hsfl.errors import InputError
+from hsfl.report.page.page import page_data
+from hsfl.report.page.page_sources import read_sources
 from hsfl.report.sweep_results import METRICS, read_sweep, say_setting
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import train_run
@@ -20,6 +22,7 @@ from hsfl.runs.studies.grid import check_contenders, read_grid, say_value
 from hsfl.runs.studies.run_many import Show
 from hsfl.runs.studies.sweep_runs import TIMING, run_sweep
 from tests.naming import names, raises
+from tests.report.fabricated import data_in
 from tests.small_runs import hsfl, numbers, refused, tiny, tiny_words
 
 HZ = "network.subchannel_hz"
@@ -40,7 +43,8 @@ def test_a_grid_has_every_combination_once() -> None:
         *((5e5, cuts, 0.1) for cuts in ("max_cut", [1, 2, 5])),
         *((1e6, cuts, 0.1) for cuts in ("max_cut", [1, 2, 5])),
     ]
-    assert grid.points[1].folder == f"{HZ}=500000,fleet.cuts=[1,2,5],train.lr=0.1"
+    assert grid.points[0].folder == f"{HZ}-500000_fleet.cuts-max_cut_train.lr-0.1"
+    assert re.fullmatch(rf"{HZ}-500000_fleet.cuts-1_2_5-_train.lr-0.1-[0-9a-f]{{8}}", grid.points[1].folder)
     assert grid.points[1].config.fleet.cuts == (1, 2, 5)
     assert grid.points[1].config.network.subchannel_hz == 5e5
 
@@ -116,14 +120,14 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = [*small(), "-f", "hsfl", "-f", "fl", "--seeds", "2", "--target", "0.05", "--out", out]
     answer = hsfl("sweep", TWO, *words, "--metric", "final_accuracy", "--metric", "megabytes")
     assert answer.code == 0, answer.err
-    assert re.search(r"run 8 of 8, about \d+ s left: fl, network.subchannel_hz=2000000, seed 1: cnn on", answer.out)
+    assert re.search(r"run 8 of 8, about \d+ s left: FL, network.subchannel_hz=2000000, seed 1: cnn on", answer.out)
     assert "every run makes 2 rounds; with train.budget_s all have the same simulated seconds" in answer.out
     return out
 
 
 def test_a_point_is_the_run_of_its_config(swept: Path, tmp_path: Path) -> None:
     train_run(tiny("train.rounds=2", f"{HZ}=2e6", "framework=fl", "seed=1"), tmp_path / "alone")
-    assert numbers(tmp_path / "alone") == numbers(swept / f"{HZ}=2000000/fl/seed-1")
+    assert numbers(tmp_path / "alone") == numbers(swept / f"{HZ}-2000000/fl/seed-1")
 
 
 def test_the_table_has_a_row_for_each_run_and_the_figures_are_there(swept: Path) -> None:
@@ -131,12 +135,12 @@ def test_the_table_has_a_row_for_each_run_and_the_figures_are_there(swept: Path)
         rows = list(csv.DictReader(file))
     assert len(rows) == 8
     row = next(row for row in rows if (row[HZ], row["contender"], row["seed"]) == ("2000000.0", "fl", "1"))
-    records = RunFolder(swept / f"{HZ}=2000000/fl/seed-1").rounds()
+    records = RunFolder(swept / f"{HZ}-2000000/fl/seed-1").rounds()
     assert float(row["sim_time_s"]) == records[-1].sim_time_s
     assert float(row["round_s"]) == pytest.approx(records[-1].sim_time_s / 2)
     assert float(row["final_accuracy"]) == records[-1].test_accuracy
     assert float(row["megabytes"]) == pytest.approx(sum(sum(r.bytes.values()) for r in records) / 1e6)
-    assert set(row) - {HZ, "contender", "seed", "status"} <= set(METRICS)
+    assert set(row) - {HZ, "contender", "name", "seed", "status"} <= set(METRICS)
     for name in ("final_accuracy", "megabytes"):
         assert {path.suffix for path in swept.glob(f"{name}.*")} == {".pdf", ".png", ".svg"}
     assert "| 2 MHz | FL |" in (swept / "sweep.md").read_text()
@@ -156,9 +160,9 @@ def test_a_faster_radio_never_makes_a_round_longer(swept: Path) -> None:
 def test_again_it_makes_nothing_and_more_may_join(swept: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(swept, out)
-    kept = out / f"{HZ}=1000000/fl/seed-0/summary.json"
+    kept = out / f"{HZ}-1000000/fl/seed-0/summary.json"
     before = kept.stat().st_mtime_ns
-    shutil.rmtree(out / f"{HZ}=2000000/hsfl/seed-1")  # as if stopped before it
+    shutil.rmtree(out / f"{HZ}-2000000/hsfl/seed-1")  # as if stopped before it
     words = [*small(), "-f", "hsfl", "-f", "fl", "--out", out, "--json"]
     answer = hsfl("sweep", f"{HZ}=1e6,2000000", *words, "--seeds", "2")
     assert answer.code == 0, answer.err
@@ -169,6 +173,32 @@ def test_again_it_makes_nothing_and_more_may_join(swept: Path, tmp_path: Path) -
     names(more.err, "2 of 4 runs")
     assert [mean[HZ] for mean in more.json()["means"]] == [1e6, 1e6, 3e6, 3e6]
     assert any(path.endswith("report.html") for path in more.json()["files"])
+
+
+def test_contenders_of_a_sweep_have_names_and_folders(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    contenders = ["Ours=hsfl,train.lr=0.02", "sl", "sl,fleet.one_cut=1"]
+    words = [*small("fleet.cuts=max_cut"), *(word for text in contenders for word in ("-f", text)), "--out", out]
+    answer = hsfl("sweep", TWO, *words, "--plan-only")
+    assert answer.code == 0, answer.err
+    names(answer.out, "Ours", "SL, cut 1", "one cut 1 (given)", "even, whole band in turns", "train.lr=0.02")
+    assert {path.name for path in (out / f"{HZ}-1000000").iterdir()} == {"ours", "sl", "sl-cut-1"}
+    names((out / "sweep.md").read_text(), "| 2 MHz | Ours |", "| SL, cut 1 | one cut 1 (given) |")
+    (sweep,) = data_in(out / "report.html")["sweeps"]
+    assert [series["name"] for series in sweep["series"]] == ["Ours", "SL", "SL, cut 1"]
+    assert sweep["contenders"]["rows"][2][:3] == ["SL, cut 1", "one cut 1 (given)", "even, whole band in turns"]
+    again = hsfl("sweep", TWO, *words, "--plan-only", "--json")
+    names(again.err, "6 of 6 runs")
+    assert {run["contender"]: run["name"] for run in again.json()["runs"]}["sl,fleet.one_cut=1"] == "SL, cut 1"
+    other = [*small("fleet.cuts=max_cut"), "-f", "Ours=hsfl,train.lr=0.5", "--out", out]
+    names(refused("sweep", TWO, *other, "--plan-only"), "Ours is hsfl,train.lr=0.02", "another name")
+
+
+def test_the_page_of_a_point_has_the_names(tmp_path: Path) -> None:
+    base = tiny("train.rounds=1")
+    run_sweep(base, read_grid(base, [TWO]), ["Ours=fl", "hsfl,train.lr=0.5", "hsfl"], tmp_path / "out")
+    runs = page_data(read_sources([tmp_path / "out" / f"{HZ}-2000000"]))["runs"]
+    assert {run["name"] for run in runs} == {"Ours, seed 0", "HSFL, lr 0.5, seed 0", "HSFL, seed 0"}
 
 
 def test_another_sweep_is_not_mixed_in(swept: Path, tmp_path: Path) -> None:
@@ -191,7 +221,7 @@ def test_another_sweep_is_not_mixed_in(swept: Path, tmp_path: Path) -> None:
 def test_settings_that_do_not_fit_cost_no_training(tmp_path: Path) -> None:
     grid = read_grid(tiny("fleet.max_cut=2", "fleet.cuts=1"), ["fleet.cuts=1,3"])
     check_contenders(grid, ["hsfl"])
-    with raises(InputError, "hsfl, fleet.cuts=3, seed 0:", "max_cut"):
+    with raises(InputError, "HSFL, fleet.cuts=3, seed 0:", "max_cut"):
         run_sweep(tiny("fleet.max_cut=2", "fleet.cuts=1"), grid, ["hsfl"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -240,14 +270,14 @@ def test_a_timing_is_that_of_the_run(swept: Path, tmp_path: Path) -> None:
     assert {path.name for path in out.glob("*.*") if path.is_file()} == {
         *("round_s.pdf", "round_s.png", "round_s.svg", "sweep.csv", "sweep.md", "sweep.json", "report.html")
     }
-    (out / f"{HZ}=1000000/fl/seed-0" / TIMING).write_text('{"round_s": ["x"]}')
+    (out / f"{HZ}-1000000/fl/seed-0" / TIMING).write_text('{"round_s": ["x"]}')
     names(refused("report", out), "timing.json", "damaged")
 
 
 def test_a_budget_ends_a_timing(tmp_path: Path) -> None:
     base = tiny("train.rounds=5", "framework=fl")
     run_sweep(base, read_grid(base, [TWO]), ["fl"], tmp_path / "free", plan_only=True)
-    whole_s = json.loads((tmp_path / f"free/{HZ}=1000000/fl/seed-0/{TIMING}").read_text())["round_s"]
+    whole_s = json.loads((tmp_path / f"free/{HZ}-1000000/fl/seed-0/{TIMING}").read_text())["round_s"]
     short = tiny("train.rounds=5", "framework=fl", f"train.budget_s={sum(whole_s[:3]) * 1.0001}")
     run_sweep(short, read_grid(short, [TWO]), ["fl"], tmp_path / "short", plan_only=True)
     rows = read_sweep(tmp_path / "short").rows

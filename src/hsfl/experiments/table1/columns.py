@@ -16,7 +16,8 @@ from hsfl.data.registry import FACTS
 from hsfl.errors import InputError, known_name
 from hsfl.experiments.common import SCALES
 from hsfl.framework_table import METHODS, PROPOSED, method
-from hsfl.runs.studies.contenders import contender, split_label
+from hsfl.runs.studies.contender_names import name_by_itself
+from hsfl.runs.studies.contenders import contender, read_contender, split_label
 
 BUILT_IN = {name: row for name, row in METHODS.items() if row.built_in}
 TWINS = [name for name, row in BUILT_IN.items() if row.copy_per_client]  # one algorithm a round
@@ -45,9 +46,9 @@ class Column:
     @property
     def trace(self) -> str:
         """The training that this column's accuracy comes from."""
-        _, *changes = split_label(self.label)
-        same = all(change.strip().startswith(UNTRAINED) for change in changes)
-        return TWIN_TRACE if self.framework in TWINS and same else self.label or self.framework
+        asked = read_contender(self.label or self.framework)
+        same = all(change.startswith(UNTRAINED) for change in asked.changes)
+        return TWIN_TRACE if self.framework in TWINS and same else asked.text
 
     def config(self, base: RunConfig) -> RunConfig:
         """The config of this column: the settings `base` that all columns share, with the column's own."""
@@ -60,12 +61,11 @@ class Columns(dict[str, Column]):
     """The columns by name; the label of a contender is the name of a column, too."""
 
     def __missing__(self, label: str) -> Column:
-        config = contender(read_config("paper-mnist"), label)
-        name, *changes = split_label(label)
-        row = method(name)
-        asks_for_cuts = any(change.startswith(("fleet.cuts", "fleet.one_cut")) for change in changes)
+        base, asked = read_config("paper-mnist"), read_contender(label)
+        config, row = contender(base, label), method(asked.framework)
+        asks_for_cuts = any(change.startswith(("fleet.cuts", "fleet.one_cut")) for change in asked.changes)
         cuts = "asked" if asks_for_cuts else "own" if row.own_cuts else "smallest"
-        return Column(", ".join([row.title, *changes]), name, cuts, config.allocation.policy, label)
+        return Column(name_by_itself(base, label), row.name, cuts, config.allocation.policy, label)
 
 
 PUBLISHED = "splitfed_v1"  # the budget is what its rounds take
@@ -130,18 +130,20 @@ def columns_named(text: str) -> tuple[str, ...]:
     others are set against) are always there.
 
     A name may be that of a framework that a plugin registered. Settings of the contender may follow a framework's name:
-    `hsfl,fedavgm,options.fedavgm.momentum=0.5,fl` names three columns.
+    `hsfl,fedavgm,options.fedavgm.momentum=0.5,fl` names three columns. A name of its own may stand before: `Mine=fedavgm,...`.
     """
     if text in ("seven", "all"):
         return SEVEN if text == "seven" else ALL
     labels: list[str] = []
     for word in filter(None, split_label(text)):
-        if "=" in word and labels:
+        _, equals, value = word.partition("=")
+        is_named = value.strip() in METHODS  # `Mine=hsfl` is a column; else it is a setting of the column before
+        if equals and labels and not is_named:
             labels[-1] += f",{word}"
         else:
             labels.append(word)
     for label in labels:
-        name = split_label(label)[0]
+        name = split_label(label)[0].rpartition("=")[2].strip()
         plugins.find_installed(name)
         known_name("column", name, dict.fromkeys([*COLUMNS, *METHODS]), plugins.WAY_OUT)
         if label not in COLUMNS:

@@ -351,11 +351,12 @@ def learning_over_fleets(study: Study, data: str, quantity: str = "test_accuracy
             values = scale * np.stack([_over_time(study, data, column, seed, x, quantity) for seed in study.seeds], 1)
             _draw(left, x, values, looks[column], escape_dollars(COLUMNS[column].title))
         for trace in dict.fromkeys(COLUMNS[column].trace for column in study.columns):
+            column = next(column for column in study.columns if COLUMNS[column].trace == trace)
             values = scale * np.array(
                 [[_over_rounds(study, data, trace, seed, quantity) for seed in study.seeds]], float
             )
-            title = "HSFL = SplitFed V1 = FL" if trace == TWIN_TRACE else escape_dollars(COLUMNS[trace].title)
-            look = looks[PROPOSED] if trace == TWIN_TRACE else looks[trace]
+            title = "HSFL = SplitFed V1 = FL" if trace == TWIN_TRACE else escape_dollars(COLUMNS[column].title)
+            look = looks[PROPOSED] if trace == TWIN_TRACE else looks[column]
             _draw(right, np.arange(1.0, values.shape[2] + 1), values, look, title)
         left.set(xlabel="simulated time (rounds of SplitFed V1 as published)", ylabel=Y_LABELS[quantity])
         right.set_xlabel("round")

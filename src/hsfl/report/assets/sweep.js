@@ -19,7 +19,8 @@ function drawSweeps(sweeps) {
       const chart = sweepChart(figure, sweep, metric, panel, metric.panels[p]);
       fill(figure, [chart, chart.note ? h("p", { class: "note" }, chart.note) : null]);
     });
-    body.append(sweepTable(sweep, metric), ...sweep.notes.map((note) => h("p", { class: "note" }, note)));
+    const { title, header, rows } = sweep.contenders;
+    body.append(sweepTable(sweep, metric), rows.length ? table(title, textColumns(header, rows), rows) : "", ...sweep.notes.map((note) => h("p", { class: "note" }, note)));
   }
 }
 

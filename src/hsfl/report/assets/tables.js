@@ -35,6 +35,12 @@ function openings(runs) {
 
 const metricTitle = (run) => (run.metrics[0].name === "test_accuracy" ? "accuracy" : run.metrics[0].title);
 
+// The columns of a ready table; words stand on the left, numbers on the right.
+function textColumns(header, rows) {
+  const isWords = (i) => rows.every((row) => /^[a-z]/i.test(row[i]) || row[i] === "-");
+  return header.map((head, i) => ({ head, left: i > 0 && isWords(i), wide: i > 0 && isWords(i), cell: (row) => row[i] }));
+}
+
 function drawOverview(data) {
   const introduction = clear($("words")), headline = clear($("headline")), first = data.runs[0];
   if (!first) return;
@@ -46,7 +52,7 @@ function drawOverview(data) {
   if (data.tables) {
     headline.append(...data.tables.gained.map((sentence) => h("p", { "data-key": "gained" }, sentence)));
     for (const { title, header, rows, notes } of data.tables.tables) {
-      headline.append(table(title, header.map((head, i) => ({ head, cell: (row) => row[i] })), rows), ...notes.map((note) => h("p", { class: "note" }, note)));
+      headline.append(table(title, textColumns(header, rows), rows), ...notes.map((note) => h("p", { class: "note" }, note)));
     }
     headline.append(...data.tables.notes.map((note) => h("p", { class: "note" }, note)));
     return;

@@ -22,8 +22,8 @@ import numpy as np
 from hsfl.config import parse_stored
 from hsfl.files import write_atomic
 from hsfl.formats import QUANTILES
-from hsfl.report.compared_runs import PlanRecord, Run, display_name
-from hsfl.report.comparison import SENT
+from hsfl.report.compared_runs import SWEEP_FILE, PlanRecord, Run, display_name
+from hsfl.report.comparison import SENT, means_words
 from hsfl.report.comparison_summary import gain_sentences, summarise_runs
 from hsfl.report.curves import QUANTITIES, Band
 from hsfl.report.page.page_rounds import (
@@ -43,8 +43,7 @@ from hsfl.report.page.page_words import (
     shared_training_notes,
     subset_notes,
 )
-from hsfl.report.plots import foreign_styles, label_band
-from hsfl.report.sweep_results import SWEEP_FILE
+from hsfl.report.plots import foreign_styles, frameworks_of, label_band
 from hsfl.runs.records import ClientsRecord, best_round
 from hsfl.tasks import Metric
 
@@ -130,7 +129,7 @@ def page_data(sources: Sources) -> dict[str, Any]:
         "runs": [_run_json(page_run, stride) for page_run, stride in zip(sources.runs, strides)],
         "series": [
             _series_json(label, slot, style, [run for run in runs if run.label == label])
-            for label, slot, style in style_slots(labels, foreign_styles(runs))
+            for label, slot, style in style_slots(frameworks_of(runs), foreign_styles(runs))
         ],
         "tables": _comparison_tables(sources),
         "sharing": shared_training_notes([(page_run.run.name, page_run.trained_as) for page_run in sources.runs]),
@@ -169,8 +168,10 @@ def _page_title(sources: Sources) -> str:
 
 
 def _who(names: list[str]) -> str:
-    who = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    return who if len(who) <= 60 else f"{len(names)} contenders"
+    if len(names) == 1:
+        return names[0]
+    who = f"{', '.join(names[:-1])} and {names[-1]}"
+    return who if len(who) <= 60 and not any("," in name for name in names) else f"{len(names)} contenders"
 
 
 def _tasks(sources: Sources) -> list[str]:
@@ -192,7 +193,8 @@ def _run_json(page_run: PageRun, stride: int | None) -> dict[str, Any]:
     main_flops_per_s = None if page_run.clients is None else page_run.clients.main_flops_per_s
     redrawn = page_run.clients is not None and page_run.clients.redrawn
     on_machines = any(record.measured is not None for record in records)
-    sentences = describe_config(config, run.look, main_flops_per_s, redrawn, on_machines)
+    means = means_words([(config, run.cuts, run.policy)])
+    sentences = describe_config(config, run.look, main_flops_per_s, redrawn, on_machines, means)
     return {
         "label": run.label,
         "name": run.name + (f", seed {run.seed}" if run.seed is not None else ""),

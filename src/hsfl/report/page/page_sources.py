@@ -1,7 +1,7 @@
 """The folders of a page, read into `Sources`: runs with their labels, plans and sweeps."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,18 +10,20 @@ from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.files import read_record
 from hsfl.report.compared_runs import (
+    SWEEP_FILE,
     CheckedPlan,
     ComparisonRecord,
     PlanRecord,
     Run,
     TraceRecord,
+    read_contenders,
     read_run,
     run_folders,
     usual_order,
 )
-from hsfl.report.sweep_results import SWEEP_FILE, Sweep, read_sweep
+from hsfl.report.sweep_results import Sweep, read_sweep
 from hsfl.runs.folder import RunFolder
-from hsfl.runs.records import ClientsRecord
+from hsfl.runs.records import ClientsRecord, ContenderRecord
 
 WAY_OUT = "give the folder of a run, of a comparison, of a sweep, or of hsfl plan --out"
 DEEPEST = 4  # levels below a folder in which runs are looked for, to name them
@@ -73,13 +75,14 @@ def read_sources(paths: Sequence[str | Path]) -> Sources:
         if (path / "config.json").is_file():
             found_runs.append((None, _read_page_run(path, "")))
         run_paths = {key: run for key, run in run_folders(path).items() if (run / "config.json").is_file()}
-        comparison = ComparisonRecord()
+        comparison, contenders = ComparisonRecord(), read_contenders(path) if run_paths else {}
         if run_paths and (path / "comparison.json").is_file():
             comparison = read_record(path / "comparison.json", ComparisonRecord)
             targets.append(comparison.target)
-        for label in _label_order({label for label, _ in run_paths}, list(comparison.labels)):
+        frameworks = {label: contenders[label].framework if label in contenders else None for label, _ in run_paths}
+        for label in _label_order(frameworks, list(comparison.labels)):
             paths_of_label = [run_path for key, run_path in sorted(run_paths.items()) if key[0] == label]
-            found_runs += [(path, _read_page_run(run_path, label)) for run_path in paths_of_label]
+            found_runs += [(path, _read_page_run(place, label, contenders.get(label))) for place in paths_of_label]
         if (path / "plan.json").is_file():
             plans.append((str(path), read_record(path / "plan.json", CheckedPlan)))
         if len(found_runs) + len(plans) == num_before:
@@ -95,6 +98,10 @@ def read_sources(paths: Sequence[str | Path]) -> Sources:
             label = single_labels[page_run.path]
         elif len(comparison_names) > 1:
             label = f"{page_run.run.label},{comparison_names[comparison_path]}"
+            contender = page_run.run.contender
+            if contender is not None:
+                contender = replace(contender, name=f"{contender.name}, {comparison_names[comparison_path]}")
+                page_run = replace(page_run, run=replace(page_run.run, contender=contender))
         else:
             label = page_run.run.label
         runs.append(replace(page_run, run=replace(page_run.run, label=label)))
@@ -102,9 +109,10 @@ def read_sources(paths: Sequence[str | Path]) -> Sources:
     return Sources(runs, plans, target, tuple(sweeps))
 
 
-def _label_order(labels: set[str], asked: list[str]) -> list[str]:
-    """The labels in the order in which the comparison was asked for, then labels that it does not name, from HSFL to CL."""
-    unasked = sorted(labels, key=lambda label: (-usual_order(label)[0], label))
+def _label_order(labels: Mapping[str, str | None], asked: list[str]) -> list[str]:
+    """The labels in the order in which the comparison was asked for, then labels that it does not name, from HSFL to CL. labels: with
+    the framework of each, where it is known."""
+    unasked = sorted(labels, key=lambda label: (-usual_order(label, labels[label])[0], label))
     return [*(label for label in asked if label in labels), *(label for label in unasked if label not in asked)]
 
 
@@ -119,10 +127,10 @@ def _runs_below(path: Path, max_folders: int = 3) -> list[str]:
     return folders[:max_folders]
 
 
-def _read_page_run(path: Path, label: str) -> PageRun:
+def _read_page_run(path: Path, label: str, contender: ContenderRecord | None = None) -> PageRun:
     folder = RunFolder(path)
     config = folder.config()
-    run = read_run(path, label, config.seed)
+    run = read_run(path, label, config.seed, contender)
     num_rounds = folder.ended().rounds
     if num_rounds is not None and num_rounds < len(run.records):
         run = replace(run, status="unfinished")  # resumed

@@ -3,14 +3,16 @@
 A slot is the number under which the page's style sheet and scripts keep a colour, dashes and a shape.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from hsfl.framework_table import METHODS, Style
 from hsfl.report.compared_runs import built_in
+from hsfl.report.comparison import contenders_table
 from hsfl.report.page.page_rounds import short_numbers
+from hsfl.report.plots import first_labels
 from hsfl.report.sweep_figure import Panel, axis_of, axis_positions, curve_of, panels_of
 from hsfl.report.sweep_results import Sweep, default_metrics, find_metric, say_setting
 
@@ -32,7 +34,7 @@ def sweep_json(folder: str, sweep: Sweep) -> dict[str, Any]:
         "fields": sweep.fields,
         "series": [
             {"label": label, "name": sweep.names[label], "slot": slot, "style": style}
-            for label, slot, style in style_slots(sweep.labels, sweep.styles)
+            for label, slot, style in style_slots(sweep.frameworks, sweep.styles)
         ],
         "axis": {"x": axis.x.tolist(), "texts": axis.texts, "numbers": axis.numbers, "log": axis.log},
         "panels": [{"name": panel.name, "places": axis_positions(sweep, axis, panel)} for panel in panels],
@@ -52,6 +54,7 @@ def sweep_json(folder: str, sweep: Sweep) -> dict[str, Any]:
             ]
             for name in metrics
         },
+        "contenders": dict(zip(("title", "header", "rows"), contenders_table(sweep.contenders))),
         "notes": sweep.notes(),
     }
 
@@ -63,24 +66,30 @@ def _cell_json(sweep: Sweep, point: int, label: str, metric: str) -> list[float 
     return short_numbers([np.nan if value is None else scale * value for value in (estimate.mean, half)])
 
 
-def style_slots(labels: Sequence[str], foreign: Mapping[str, Style]) -> list[tuple[str, int, dict[str, Any] | None]]:
-    """Each label with its slot: a built-in framework has a slot of its own, other labels take slots that are left.
+def style_slots(
+    frameworks: Mapping[str, str], foreign: Mapping[str, Style]
+) -> list[tuple[str, int, dict[str, Any] | None]]:
+    """Each label with its slot: the first label of a built-in framework has the framework's slot, other labels take slots that are
+    left. frameworks: by label.
 
     A framework that is not built in has a slot after those of the built-in frameworks, and its style goes with it.
     """
     built_in_names = [
         name for name in METHODS if built_in(name) is not None
     ]  # the page's style sheet has a slot for each
-    slot_of = {label: built_in_names.index(label) for label in labels if label in built_in_names}
-    slot_of |= {
-        label: len(built_in_names) + place for place, label in enumerate(label for label in labels if label in foreign)
-    }
+    firsts = first_labels(frameworks)
+    slot_of = {label: built_in_names.index(name) for name, label in firsts.items() if name in built_in_names}
+    foreign_labels = {firsts[name]: style for name, style in foreign.items() if name in firsts}
+    slot_of |= {label: len(built_in_names) + place for place, label in enumerate(foreign_labels)}
     free = [slot for slot in reversed(range(len(built_in_names))) if slot not in slot_of.values()] or list(
         range(len(built_in_names))
     )
-    other_labels = [label for label in labels if label not in slot_of]
+    other_labels = [label for label in frameworks if label not in slot_of]
     all_slots = slot_of | {label: free[place % len(free)] for place, label in enumerate(other_labels)}
-    return [(label, all_slots[label], _page_style(foreign[label]) if label in foreign else None) for label in labels]
+    return [
+        (label, all_slots[label], _page_style(foreign_labels[label]) if label in foreign_labels else None)
+        for label in frameworks
+    ]
 
 
 def _page_style(style: Style) -> dict[str, Any]:

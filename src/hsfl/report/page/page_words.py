@@ -25,11 +25,13 @@ def describe_config(
     main_flops_per_s: float | None = None,
     redrawn: bool = False,
     on_machines: bool = False,
+    means: tuple[str, str] = ("", ""),
 ) -> list[str]:
     """A run's config as a few sentences, each about one thing.
 
     main_flops_per_s: of the main server, where the run kept it. redrawn: whether samples were drawn with replacement.
     on_machines: whether real machines trained, whose data, devices and links no config describes.
+    means: the cuts and the allocation in words (`comparison.means_words`).
     """
     if on_machines:
         opening = f"{display_name(config.framework, look)} trains {config.model.name} on real machines"
@@ -42,6 +44,7 @@ def describe_config(
         _fleet_sentence(config),
         _network_sentence(config, main_flops_per_s),
         _allocation_sentence(config),
+        *([f"In short: {', '.join(means)}."] if any(means) else []),
     ]
 
 
@@ -127,7 +130,7 @@ def _devices_phrase(config: RunConfig) -> str:
 
 def _fleet_sentence(config: RunConfig) -> str:
     fleet, devices = config.fleet, _devices_phrase(config)
-    if (row := built_in(config.framework)) is not None and row.timing.cut != "any":
+    if (row := built_in(config.framework)) is not None and not row.own_cuts:
         return f"{devices}."
     cuts = {
         "max_cut": "each client holds as many units as it can",

@@ -1,11 +1,12 @@
 """Several frameworks in one world: the same fleet, channel, data, first weights and budget of simulated seconds.
 
-A contender is a framework's name, which settings of its own may follow: `fl,options.fl.needs_storage=true`. The runs of a
-contender lie in `OUT/<contender>/seed-<n>`; a run that has ended is not run again.
+A contender is a framework's name, which settings of its own may follow, and a name before it: `Ours=hsfl,fleet.cuts=fastest`. The
+runs of a contender lie in `OUT/<folder>/seed-<n>`, where `compare.json` says which folder is whose; a run that has ended is not run
+again.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -25,15 +26,16 @@ from hsfl.runs.loop import make_clock, train_run
 from hsfl.runs.prepare import Bench, input_shape, prepare
 from hsfl.runs.progress import Observer
 from hsfl.runs.provenance import check_plugins
-from hsfl.runs.records import CompareRecord, CutsRecord
-from hsfl.runs.studies.contenders import contender
+from hsfl.runs.records import CompareRecord, ContenderRecord, CutsRecord
+from hsfl.runs.studies.contender_names import settle_contenders
+from hsfl.runs.studies.contenders import contender, labels_of
 from hsfl.runs.studies.run_many import Piece, Show, run_all
 from hsfl.runs.studies.shared_training import learning_key, num_rounds_if_shared, take_over
 
 
 def run_contenders(
     base: RunConfig,
-    labels: Sequence[str],
+    texts: Sequence[str],
     out: Path,
     num_seeds: int = 1,
     jobs: int = 1,
@@ -44,28 +46,27 @@ def run_contenders(
 ) -> RunConfig:
     """Run every contender with the seeds base.seed, base.seed + 1, ...; returns the base with its budget filled in.
 
-    base: the settings that all contenders share. labels: the contenders. out: the folder of the comparison.
+    base: the settings that all contenders share. texts: the contenders. out: the folder of the comparison.
     jobs: how many runs are made side by side, each in a process of its own. show: is told how far they are.
     dataset, model: given from Python instead of those that the config names, for all contenders.
     train_once: of contenders that learn the same in a round (`shared_training`) only the one with most rounds is trained.
     """
     show = show or Show()
-    if len(set(labels)) < len(labels):
-        raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
-    for label in labels:
-        contender(base, label)
+    labels_of(texts)
+    for text in texts:
+        contender(base, text)
     with RunFolder(out).locked():  # two comparisons with different settings would mix their runs
         stored = _read_compare_record(out)
         clear_scratch(out)
         seen = read_data(base, dataset)
         benches = Benches(dataset, model)
-        base = _check_and_set_budget(base, labels, out, num_seeds, stored, show, seen, benches)
+        base, contenders = _check_and_set_budget(base, texts, out, num_seeds, stored, show, seen, benches)
         pieces = []
         for seed in range(base.seed, base.seed + num_seeds):
-            seeded = with_one_fleet(with_changes(base, [f"seed={seed}"]), labels, seen, model)
-            for label in labels:
-                config, path = contender(seeded, label), run_path(out, label, seed)
-                pieces.append(Piece(f"{label}, seed {seed}", label, config, path))
+            seeded = with_one_fleet(with_changes(base, [f"seed={seed}"]), texts, seen, model)
+            for text, settled in zip(texts, contenders):
+                config, path = contender(seeded, text), run_path(out, settled.folder, seed)
+                pieces.append(Piece(f"{settled.name}, seed {seed}", settled.name, config, path))
         leaders = _leaders(pieces, benches) if train_once else {}
         pieces = [replace(piece, cuts=benches.cuts(piece.path)) for piece in pieces]
         trained = [piece for piece in pieces if piece.path not in leaders]
@@ -97,30 +98,33 @@ class Benches:
 
 
 def _check_and_set_budget(
-    base: RunConfig, labels: Sequence[str], out: Path, num_seeds: int, stored: CompareRecord | None, show: Show,
+    base: RunConfig, texts: Sequence[str], out: Path, num_seeds: int, stored: CompareRecord | None, show: Show,
     seen: Dataset, benches: Benches,
-) -> RunConfig:  # fmt: skip
-    """The base with its budget filled in; compare.json is written once everything fits. seen: the data as they are read."""
+) -> tuple[RunConfig, list[ContenderRecord]]:  # fmt: skip
+    """The base with its budget filled in, and the contenders; compare.json is written once everything fits. seen: the data as they
+    are read."""
     origin = "train.budget_s"
-    if base.train.budget_s is None:
-        rounds = count(base.train.rounds, "round")
-        origin = f"what {labels[0]} needs for {rounds} with seed {base.seed}; train.budget_s sets another"
     if stored:
         before_s = _settings(stored, out).train.budget_s
         if base.train.budget_s is None and before_s is not None:
             origin = f"as {out} began with"
             base = with_changes(base, [f"train.budget_s={before_s!r}"])
         _check_same(stored, base, out)
+    everyone, labels = settle_contenders(base, texts, stored.contenders if stored else {}, out), labels_of(texts)
+    if base.train.budget_s is None:
+        rounds, name = count(base.train.rounds, "round"), everyone[labels[0]].name
+        origin = f"what {name} needs for {rounds} with seed {base.seed}; train.budget_s sets another"
     ready = benches.dataset or seen  # read once for all contenders of the first seed
-    first = with_one_fleet(base, labels, seen, benches.model)
-    for label in labels:  # so that cuts that do not fit cost no training
-        bench = benches.make(contender(first, label), run_path(out, label, base.seed), ready)
+    first = with_one_fleet(base, texts, seen, benches.model)
+    for label, text in zip(labels, texts):  # so that cuts that do not fit cost no training
+        bench = benches.make(contender(first, text), run_path(out, everyone[label].folder, base.seed), ready)
         if base.train.budget_s is None:
             base = with_changes(base, [f"train.budget_s={_budget_of_first_s(bench)!r}"])
-    about = {"labels": list(labels), "num_seeds": num_seeds, "config": base.model_dump(mode="json")}
+    contenders = {label: asdict(record) for label, record in everyone.items()}
+    about = {"labels": labels, "contenders": contenders, "num_seeds": num_seeds, "config": base.model_dump(mode="json")}
     write_json(out / "compare.json", about | {"inputs": input_digests(base)})
     show.says(f"every run has {significant(base.train.budget_s or 0.0, 6)} simulated seconds ({origin})")
-    return base
+    return base, [everyone[label] for label in labels]
 
 
 def _leaders(pieces: Sequence[Piece], benches: Benches) -> dict[Path, Piece]:
@@ -159,14 +163,14 @@ def _has_ended(folder: RunFolder) -> bool:
 
 
 def with_one_fleet(
-    base: RunConfig, labels: Sequence[str], dataset: Dataset | None = None, model: SplitModel | None = None
+    base: RunConfig, texts: Sequence[str], dataset: Dataset | None = None, model: SplitModel | None = None
 ) -> RunConfig:
     """The base with its drawn devices written down, where contenders have cuts of their own.
 
     A device that is drawn can hold the cuts that the config gives, so a contender's cuts would change the devices.
     """
     fleet = base.fleet
-    cuts = {fleet.cuts, *(contender(base, label).fleet.cuts for label in labels)}
+    cuts = {fleet.cuts, *(contender(base, text).fleet.cuts for text in texts)}
     drawn = fleet.file is None and fleet.max_cut is None and fleet.storage_bits is None
     if not drawn or len(cuts) == 1 or all(isinstance(setting, str) for setting in cuts):
         return base

@@ -1,29 +1,100 @@
-"""Contenders of a comparison: a framework's name, which settings of its own may follow: `fl,options.fl.needs_storage=true`."""
+"""Contenders of a comparison: a framework's name, which settings of its own may follow, and a name before it:
+`fl,options.fl.needs_storage=true` or `Ours=hsfl,fleet.cuts=fastest`.
+"""
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hsfl import plugins
 from hsfl.config import RunConfig, with_changes
-from hsfl.errors import InputError
-from hsfl.framework_table import method
+from hsfl.errors import InputError, known_name
+from hsfl.framework_table import METHODS
 
 SHARED = ("model", "data", "fleet", "network", "log")  # sections that all contenders share
 OWN = ("cuts", "one_cut")  # fields of the fleet that a contender may change
+LONGEST_NAME = 60  # letters
 
 
-def contender(base: RunConfig, label: str) -> RunConfig:
-    """The config of the contender `label`, from the settings `base` that all contenders share."""
-    name, *changes = split_label(label)
+@dataclass(frozen=True)
+class Contender:
+    """A contender as it was asked for."""
+
+    label: str  # the name that was given, else the whole text; what files of numbers call it
+    framework: str
+    changes: tuple[str, ...]  # its own settings, such as fleet.cuts=fastest
+    is_named: bool
+
+    @property
+    def text(self) -> str:
+        """What was asked for, without a name."""
+        return ",".join((self.framework, *self.changes))
+
+
+def read_contender(text: str) -> Contender:
+    """The contender that a text names. The text before the first `=` is a name where it holds no comma and no dot."""
+    first, *changes = split_label(text)
     if not all(changes):
-        raise InputError(f"contender {label!r} has an empty setting; give NAME,section.field=value")
+        raise InputError(f"contender {text!r} has an empty setting; give NAME,section.field=value")
+    name, equals, framework = (side.strip() for side in first.partition("="))
+    if not equals:
+        _check_framework("framework", first)
+        return Contender(text.strip(), first, tuple(changes), is_named=False)
+    if "." in name:
+        raise InputError(
+            f"contender {text!r} begins with {name!r}, which has a dot as settings do; give FRAMEWORK,{first}, or a name "
+            "without a dot: NAME=FRAMEWORK"
+        )
+    if name in METHODS and framework not in METHODS:
+        raise InputError(f"contender {text!r} has no comma before its settings; give {name},section.field=value")
+    _check_framework(f"contender {text!r}: framework", framework)
+    return Contender(_checked_name(name, text, framework), framework, tuple(changes), is_named=True)
+
+
+def _check_framework(kind: str, name: str) -> None:
+    """Refuse a framework that nobody registered; an installed plugin of this name is loaded. kind: what the error calls it."""
     plugins.find_installed(name)
-    method(name)
-    config = with_changes(base, [f"framework={json.dumps(name)}", *changes])
-    if config.framework != name:
-        raise InputError(f"{label} names two frameworks; give one contender for each")
+    known_name(kind, name, METHODS, plugins.WAY_OUT)
+
+
+def _checked_name(name: str, text: str, framework: str) -> str:
+    """The name before `=` with single blanks; an error where it cannot serve as a name."""
+    name = " ".join(name.split())
+    if not name:
+        raise InputError(f"contender {text!r} has no name before its =; give NAME={framework}, or {framework} alone")
+    if not name.isprintable() or len(name) > LONGEST_NAME:
+        raise InputError(
+            f"contender {text!r} has a name of {len(name)} letters; take up to {LONGEST_NAME} that can be printed"
+        )
+    if name in RunConfig.model_fields:
+        raise InputError(
+            f"contender {text!r}: {name} is a setting; give {framework} alone, or another NAME={framework}"
+        )
+    other_rows = [row for row in METHODS.values() if row.name != framework]
+    other_titles = {title.casefold() for row in other_rows for title in (row.name, row.title, row.short_title)}
+    if name.casefold() in other_titles:
+        raise InputError(f"contender {text!r}: {name} is the name of another framework; choose another")
+    return name
+
+
+def labels_of(texts: Sequence[str]) -> list[str]:
+    """The label of each contender; an error where two contenders have one label."""
+    contenders = [read_contender(text) for text in texts]
+    labels = [asked.label for asked in contenders]
+    if len({asked.label.casefold() if asked.is_named else asked.label for asked in contenders}) < len(labels):
+        raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
+    return labels
+
+
+def contender(base: RunConfig, text: str) -> RunConfig:
+    """The config of the contender that a text names, from the settings `base` that all contenders share."""
+    asked = read_contender(text)
+    config = with_changes(base, [f"framework={json.dumps(asked.framework)}", *asked.changes])
+    if config.framework != asked.framework:
+        raise InputError(f"{text} names two frameworks; give one contender for each")
     ours, theirs = _shared(config), _shared(base)
     if changed := [field for field in ours if ours[field] != theirs[field]]:
-        raise InputError(f"{label} changes {changed[0]}, which all contenders share; change it with --set")
+        raise InputError(f"{text} changes {changed[0]}, which all contenders share; change it with --set")
     return config
 
 

@@ -3,21 +3,19 @@
 A word is `section.field=value,value,...`; commas inside brackets belong to a value (`fleet.cuts=[1,2],[3,4]`).
 """
 
-import hashlib
 import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hsfl.config import RunConfig, flatten, with_changes
+from hsfl.config import RunConfig, flatten, set_name, with_changes
 from hsfl.errors import InputError
 from hsfl.runs.folder import path_name
-from hsfl.runs.studies.contenders import contender, split_label
+from hsfl.runs.studies.contenders import contender, labels_of, read_contender, split_label
 
 EXAMPLE = "network.subchannel_hz=0.5e6,1e6,2e6"
 NOT_SWEPT = {"seed": "repeat with other seeds by --seeds", "framework": "give several frameworks with -f"}
-LONGEST = 100  # letters of a folder's name
 
 
 @dataclass(frozen=True)
@@ -30,11 +28,8 @@ class GridPoint:
 
     @property
     def folder(self) -> str:
-        """The name of the folder that holds the point's runs; a name that is too long ends in a hash."""
-        whole = path_name(self.name)
-        if len(whole) <= LONGEST:
-            return whole
-        return f"{whole[: LONGEST - 9]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+        """The name of the folder that holds the point's runs."""
+        return path_name(self.name)
 
 
 @dataclass(frozen=True)
@@ -97,13 +92,12 @@ def say_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
-def check_contenders(grid: Grid, labels: Sequence[str]) -> None:
+def check_contenders(grid: Grid, texts: Sequence[str]) -> None:
     """Refuse a contender that sets a field that the sweep varies, or whose settings make no config at some point."""
-    if len(set(labels)) < len(labels):
-        raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
-    for label in labels:
-        own_fields = {change.partition("=")[0].strip() for change in split_label(label)[1:]}
+    labels_of(texts)
+    for text in texts:
+        own_fields = {set_name(change) for change in read_contender(text).changes}
         if both := [field for field in grid.fields if field in own_fields]:
-            raise InputError(f"{label} sets {both[0]}, which the sweep varies; leave it out of one of them")
+            raise InputError(f"{text} sets {both[0]}, which the sweep varies; leave it out of one of them")
         for point in grid.points:
-            contender(point.config, label)
+            contender(point.config, text)

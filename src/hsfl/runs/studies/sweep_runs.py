@@ -1,10 +1,11 @@
 """A sweep: runs, or timings without training, for every combination of some settings' values.
 
-The runs of a point lie as those of a comparison, in `OUT/<point>/<contender>/seed-<n>`; those that are there already are not
+The runs of a point lie as those of a comparison, in `OUT/<point>/<folder>/seed-<n>`; those that are there already are not
 made again. `OUT/sweep.json` says which points, contenders and seeds the folder is about, for those who read it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from hsfl.config import RunConfig, flatten, parse_stored, with_changes
 from hsfl.errors import InputError
-from hsfl.files import clear_scratch, read_json, write_json
+from hsfl.files import clear_scratch, read_json, read_record, write_json
 from hsfl.frameworks import find_framework
 from hsfl.runs.budget import charged_s, fits_budget
 from hsfl.runs.environment import check_inputs, input_digests
@@ -21,8 +22,10 @@ from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import prepare
 from hsfl.runs.progress import Observer
 from hsfl.runs.provenance import check_plugins
+from hsfl.runs.records import ContenderRecord, ContendersRecord
 from hsfl.runs.studies.compare_runs import run_piece, with_one_fleet
-from hsfl.runs.studies.contenders import contender
+from hsfl.runs.studies.contender_names import settle_contenders
+from hsfl.runs.studies.contenders import contender, labels_of
 from hsfl.runs.studies.grid import Grid, check_contenders
 from hsfl.runs.studies.run_many import Piece, Show, run_all
 
@@ -34,7 +37,7 @@ ENDED = ("finished", "budget", "diverged")  # a run that diverged would do so ag
 def run_sweep(
     base: RunConfig,
     grid: Grid,
-    labels: Sequence[str],
+    texts: Sequence[str],
     out: Path,
     num_seeds: int = 1,
     jobs: int = 1,
@@ -44,35 +47,38 @@ def run_sweep(
 ) -> None:
     """Run every contender at every point with seeds base.seed, base.seed + 1, ...
 
-    base: the settings that all points share. grid: the points. labels: the contenders. out: the folder of the sweep.
+    base: the settings that all points share. grid: the points. texts: the contenders. out: the folder of the sweep.
     jobs: how many runs are made side by side, each in a process of its own.
     plan_only: choose cuts and allocate for every round, and train nothing.
     target: a value of the task's first metric, kept for the report. show: is told how far the runs are.
     """
     show = show or Show()
-    check_contenders(grid, labels)
+    check_contenders(grid, texts)
     with RunFolder(out).locked():  # two sweeps with different settings would mix their runs
-        _check_same(out, base, grid, plan_only)
+        stored = _check_same(out, base, grid, plan_only)
+        everyone, labels = settle_contenders(grid.points[0].config, texts, stored.contenders, out), labels_of(texts)
         clear_scratch(out)
         seeds = range(base.seed, base.seed + num_seeds)
-        pieces = [piece for seed in seeds for piece in _pieces(grid, labels, out, seed)]
+        contenders = {text: everyone[label] for text, label in zip(texts, labels)}
+        pieces = [piece for seed in seeds for piece in _pieces(grid, contenders, out, seed)]
         is_done = _is_timed if plan_only else _has_ended
         if not plan_only:
             _check_fit([piece for piece in pieces if piece.config.seed == base.seed and not is_done(piece)], show)
-        write_json(out / FILE, _sweep_record(base, grid, labels, seeds, plan_only) | {"target": target})
+        about = {"labels": labels, "contenders": {label: asdict(record) for label, record in everyone.items()}}
+        write_json(out / FILE, about | _sweep_record(base, grid, seeds, plan_only) | {"target": target})
         show.says(_what_follows(base, plan_only))
         run_all(pieces, _time_piece if plan_only else run_piece, is_done, jobs, show)
 
 
-def _pieces(grid: Grid, labels: Sequence[str], out: Path, seed: int) -> list[Piece]:
-    """The runs of one seed."""
+def _pieces(grid: Grid, contenders: Mapping[str, ContenderRecord], out: Path, seed: int) -> list[Piece]:
+    """The runs of one seed. contenders: by the text that asks for each."""
     pieces = []
     for point in grid.points:
-        seeded = with_one_fleet(with_changes(point.config, [f"seed={seed}"]), labels)
-        for label in labels:
-            path = run_path(out / point.folder, label, seed)
-            name = f"{label}, {point.name}, seed {seed}"
-            pieces.append(Piece(name, f"{label} {point.name}", contender(seeded, label), path))
+        seeded = with_one_fleet(with_changes(point.config, [f"seed={seed}"]), list(contenders))
+        for text, settled in contenders.items():
+            path = run_path(out / point.folder, settled.folder, seed)
+            name = f"{settled.name}, {point.name}, seed {seed}"
+            pieces.append(Piece(name, f"{settled.name} {point.name}", contender(seeded, text), path))
     return pieces
 
 
@@ -98,13 +104,10 @@ def _what_follows(base: RunConfig, plan_only: bool) -> str:
     return work + ("" if plan_only else "; with train.budget_s all have the same simulated seconds")
 
 
-def _sweep_record(
-    base: RunConfig, grid: Grid, labels: Sequence[str], seeds: Sequence[int], plan_only: bool
-) -> dict[str, Any]:
+def _sweep_record(base: RunConfig, grid: Grid, seeds: Sequence[int], plan_only: bool) -> dict[str, Any]:
     return {
         "fields": list(grid.fields),
         "points": [{"values": list(p.values), "name": p.name, "folder": p.folder} for p in grid.points],
-        "labels": list(labels),
         "seeds": list(seeds),
         "plan_only": plan_only,
         "config": base.model_dump(mode="json"),
@@ -112,14 +115,14 @@ def _sweep_record(
     }
 
 
-def _check_same(out: Path, base: RunConfig, grid: Grid, plan_only: bool) -> None:
-    """Refuse a folder whose sweep has other fields or settings. Further values, contenders and seeds may join a
-    sweep."""
+def _check_same(out: Path, base: RunConfig, grid: Grid, plan_only: bool) -> ContendersRecord:
+    """The contenders of the sweep in a folder. A sweep with other fields or settings is refused; further values, contenders and seeds
+    may join it."""
     path = out / FILE
     if not path.exists():
         if holds_something(out):
             raise InputError(f"{out} already holds something else; choose another folder (--out)")
-        return
+        return ContendersRecord()
     stored = read_json(path)
     if not isinstance(stored, dict) or not all(isinstance(stored.get(name), dict) for name in ("config", "inputs")):
         raise InputError(f"{path} is damaged; delete {out}, or choose another --out")
@@ -134,6 +137,8 @@ def _check_same(out: Path, base: RunConfig, grid: Grid, plan_only: bool) -> None
     if different := [name for name in new | old if old.get(name) != new.get(name)]:
         raise InputError(f"{out} holds a sweep with another {different[0]}; put it back, or choose another --out")
     check_inputs(stored["inputs"], base, out)
+    record: ContendersRecord = read_record(path, ContendersRecord)
+    return record
 
 
 def _settings(config: RunConfig, grid: Grid) -> dict[str, Any]:
@@ -173,4 +178,4 @@ def _time_piece(piece: Piece, observer: Observer) -> None:
     observer.run_ends()
     about = {"framework": config.framework, "status": status, "cuts": [int(cut) for cut in framework.cuts]}
     clear_scratch(piece.path)
-    write_json(piece.path / TIMING, about | rounds)
+    write_json(piece.path / TIMING, about | {"config": config.model_dump(mode="json")} | rounds)
