@@ -17,6 +17,7 @@ TINY = (
     "data.limit_test=40",
     "fleet.num_clients=3",
     "fleet.cuts=[1, 2, 5]",
+    "allocation.policy=even",  # the defaults would plan
     "train.rounds=3",
     "train.batch_size=8",
     "train.lr=0.01",

@@ -16,6 +16,7 @@ from hsfl.files import clear_scratch, read_record, write_json
 from hsfl.formats import count, significant
 from hsfl.frameworks import find_framework
 from hsfl.models.units import SplitModel
+from hsfl.planning.fair_defaults import without_auto
 from hsfl.planning.world import make_world
 from hsfl.runs.budget import budget_for_all_rounds_s
 from hsfl.runs.client_data import read_data
@@ -64,7 +65,7 @@ def run_contenders(
         for seed in range(base.seed, base.seed + num_seeds):
             seeded = with_one_fleet(with_changes(base, [f"seed={seed}"]), labels, seen, model)
             for label in labels:
-                config, path = contender(seeded, label), run_path(out, label, seed)
+                config, path = without_auto(contender(seeded, label)), run_path(out, label, seed)
                 pieces.append(Piece(f"{label}, seed {seed}", label, config, path))
         leaders = _leaders(pieces, benches) if train_once else {}
         pieces = [replace(piece, cuts=benches.cuts(piece.path)) for piece in pieces]
@@ -114,7 +115,7 @@ def _check_and_set_budget(
     ready = benches.dataset or seen  # read once for all contenders of the first seed
     first = with_one_fleet(base, labels, seen, benches.model)
     for label in labels:  # so that cuts that do not fit cost no training
-        bench = benches.make(contender(first, label), run_path(out, label, base.seed), ready)
+        bench = benches.make(without_auto(contender(first, label)), run_path(out, label, base.seed), ready)
         if base.train.budget_s is None:
             base = with_changes(base, [f"train.budget_s={_budget_of_first_s(bench)!r}"])
     about = {"labels": list(labels), "num_seeds": num_seeds, "config": base.model_dump(mode="json")}

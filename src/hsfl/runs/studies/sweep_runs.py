@@ -14,6 +14,7 @@ from hsfl.config import RunConfig, flatten, parse_stored, with_changes
 from hsfl.errors import InputError
 from hsfl.files import clear_scratch, read_json, write_json
 from hsfl.frameworks import find_framework
+from hsfl.planning.fair_defaults import without_auto
 from hsfl.runs.budget import charged_s, fits_budget
 from hsfl.runs.environment import check_inputs, input_digests
 from hsfl.runs.folder import RunFolder, holds_something, run_path
@@ -72,7 +73,7 @@ def _pieces(grid: Grid, labels: Sequence[str], out: Path, seed: int) -> list[Pie
         for label in labels:
             path = run_path(out / point.folder, label, seed)
             name = f"{label}, {point.name}, seed {seed}"
-            pieces.append(Piece(name, f"{label} {point.name}", contender(seeded, label), path))
+            pieces.append(Piece(name, f"{label} {point.name}", without_auto(contender(seeded, label)), path))
     return pieces
 
 
