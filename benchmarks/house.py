@@ -10,7 +10,7 @@ import json
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,7 @@ PRONOUNS = frozenset(  # words that stand for a thing without naming it
     ["each", "found", "here", "kept", "line", "mine", "now", "one", "own", "part", "said", "says", "told", "words"]
 )
 SENTENCE_WORDS = 3  # a text of so many words is a sentence
+PART_WORDS = 5  # at most, of what an error names
 SHOWN = 10  # of a list, on the table
 Figures = dict[str, Any]
 
@@ -240,45 +241,103 @@ def _code_lines(module: Module) -> int:
 
 def sentence_tests(checkout: Path) -> Figures:
     """Tests (functions `test_*`) that compare a sentence: a text of at least three words in `match=` of `pytest.raises` or
-    `pytest.warns`, or on a side of a comparison that is asserted. What a variable or another function holds is not seen."""
-    functions = [
-        node
-        for file in sorted((checkout / "tests").rglob("test_*.py"))
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
-    ]
-    count = sum(any(_is_sentence(text) for text in _compared_texts(node)) for node in functions)
+    `pytest.warns`, or on a side of a comparison that is asserted; or a part that `names` or `raises` of tests/naming.py
+    refuses. A parameter stands for its column in `pytest.mark.parametrize`, if the table is in the decorator or a
+    variable of the file. What another variable or another function holds is not seen."""
+    num_tests = count = 0
+    for file in sorted((checkout / "tests").rglob("test_*.py")):
+        tree = ast.parse(file.read_text())
+        tables = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                num_tests += 1
+                count += _compares_a_sentence(node, tables)
     return {
-        "tests": len(functions),
+        "tests": num_tests,
         "tests that compare sentences": count,
-        "such tests, %": _percent(count, len(functions)),
+        "such tests, %": _percent(count, num_tests),
     }
 
 
-def _compared_texts(function: ast.AST) -> Iterator[str]:
+def _compares_a_sentence(function: ast.FunctionDef | ast.AsyncFunctionDef, tables: Mapping[str, ast.expr]) -> bool:
+    columns = _columns(function.decorator_list, tables)
+    for compared, is_sentence in _compared(function):
+        cells = [cell for name in _variables(compared) for cell in columns[name]]
+        if any(is_sentence(text) for text in (_text(compared), *map(_text, cells))):
+            return True
+    return False
+
+
+def _compared(function: ast.AST) -> Iterator[tuple[ast.expr, Callable[[str], bool]]]:
+    """What is compared, and which texts are sentences there."""
     for node in ast.walk(function):
         if isinstance(node, ast.keyword) and node.arg == "match":
-            yield _text(node.value)
+            yield node.value, _is_sentence
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("names", "raises"):
+            yield from ((part, _is_long_part) for part in node.args[1:])
         elif isinstance(node, ast.Assert):
             comparisons = (inner for inner in ast.walk(node.test) if isinstance(inner, ast.Compare))
-            yield from (_text(side) for compare in comparisons for side in (compare.left, *compare.comparators))
+            yield from (
+                (side, _is_sentence) for compare in comparisons for side in (compare.left, *compare.comparators)
+            )
+
+
+def _columns(decorators: list[ast.expr], tables: Mapping[str, ast.expr]) -> Mapping[str, list[ast.expr]]:
+    """The cells of every parameter; a cell that is a tuple of texts gives each of them."""
+    columns = defaultdict(list)
+    for decorator in decorators:
+        if not (isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith("mark.parametrize")):
+            continue
+        header, table = decorator.args[:2]
+        names = re.findall(r"\w+", _text(header)) or [_text(name) for name in _elements(header)]
+        for row in _elements(tables.get(ast.unparse(table), table)):
+            is_param = isinstance(row, ast.Call) and ast.unparse(row.func) == "pytest.param"
+            cells = row.args if is_param else [row] if len(names) == 1 else _elements(row)
+            for name, cell in zip(names, cells):
+                columns[name] += _elements(cell) or [cell]
+    return columns
+
+
+def _elements(node: ast.expr) -> list[ast.expr]:
+    """Of a list or a tuple; else none."""
+    return node.elts if isinstance(node, ast.List | ast.Tuple) else []
+
+
+def _pieces(node: ast.AST) -> list[ast.expr]:
+    """What a text is joined of."""
+    match node:
+        case ast.JoinedStr(values=pieces):
+            return pieces
+        case ast.BinOp(left=left, right=right):
+            return [left, right]
+        case ast.Starred(value=piece) | ast.FormattedValue(value=piece):
+            return [piece]
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr="escape"), args=pieces):
+            return pieces
+    return []
+
+
+def _variables(node: ast.AST) -> list[str]:
+    """The variables that a text is joined of."""
+    return [node.id] if isinstance(node, ast.Name) else [name for piece in _pieces(node) for name in _variables(piece)]
 
 
 def _text(node: ast.AST) -> str:
     """The constant text of an expression; a value in an f-string is a word."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
-    if isinstance(node, ast.JoinedStr):
-        return "".join(_text(value) if isinstance(value, ast.Constant) else "value" for value in node.values)
-    if isinstance(node, ast.Call):  # re.escape("...")
-        return " ".join(_text(value) for value in node.args)
-    if isinstance(node, ast.BinOp):
-        return _text(node.left) + _text(node.right)
-    return ""
+    if isinstance(node, ast.FormattedValue):
+        return "value"
+    return "".join(_text(piece) for piece in _pieces(node))
 
 
 def _is_sentence(text: str) -> bool:
     return len(re.findall(r"(?<!\S)\W*[^\W\d_]{2,}", text)) >= SENTENCE_WORDS
+
+
+def _is_long_part(part: str) -> bool:
+    """As tests/naming.py sees it."""
+    return "; " in part or len(part.split()) > PART_WORDS
 
 
 def _percent(count: int, total: int) -> float:

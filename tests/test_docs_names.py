@@ -13,6 +13,8 @@ from hsfl.config import RunConfig
 ROOT = Path(__file__).parents[1]
 HISTORY = ("log.md", "results.md")  # speak of what was
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FOLDERS = ("src", "tests", "docs", "benchmarks")
+FILES_OF_READERS = {"my_method.py", "my.py"}  # that a reader writes
 NAMES = re.findall(
     r"`((?:training|network|allocation|frameworks)\.\w+(?:\.\w+)*)`", (ROOT / "docs/paper.md").read_text()
 )
@@ -24,6 +26,16 @@ NAMES = re.findall(
 def test_files_that_a_document_names_are_there(document: Path) -> None:
     named = set(re.findall(r"\b(?:tests|docs|benchmarks)/[\w./-]+\.(?:py|md|json|png)\b", document.read_text()))
     assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
+@pytest.mark.parametrize(
+    "document", [path for path in DOCUMENTS if path.name not in HISTORY], ids=lambda path: path.name
+)
+def test_python_files_that_a_document_names_are_somewhere(document: Path) -> None:
+    """`stage/stage.py` is the end of a path of the repository; a file that a reader is to write has no such name here."""
+    there = [f"/{path.as_posix()}" for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    named = set(re.findall(r"`([\w/]+\.py)`", document.read_text())) - FILES_OF_READERS
+    assert {name for name in named if not any(path.endswith(f"/{name}") for path in there)} == set()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -34,23 +34,21 @@ def test_a_quantity_in_base_units(kind: str, text: str, amount: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "words"),
+    ("kind", "text", "parts"),
     [
-        ("rate", "100Mbsp", "its unit 'Mbsp' is unknown, give a number such as 5Mbps"),
-        ("rate", "5mbps", "m is milli, write M for a million"),
-        ("memory", "8Gb", "bits or bytes? give bytes"),
-        ("compute", "-3 GFLOP/s", "give a number above 0"),
-        ("cycles", "0", "give a number above 0"),
-        ("cycles", "fast", "give a number, such as 5GHz"),
-        ("cycles", "1e999Hz", "beyond any device"),
-        ("cycles", "", "give a number"),
+        ("rate", "100Mbsp", ("unit 'Mbsp' is unknown", "5Mbps")),
+        ("rate", "5mbps", ("m is milli", "write M")),
+        ("memory", "8Gb", ("bits or bytes", "give bytes")),
+        ("compute", "-3 GFLOP/s", ("above 0", "35 GFLOP/s")),
+        ("cycles", "0", ("above 0", "5GHz")),
+        ("cycles", "fast", ("number, such as 5GHz",)),
+        ("cycles", "1e999Hz", ("beyond any device", "5GHz")),
+        ("cycles", "", ("number, such as 5GHz",)),
     ],
 )
-def test_what_is_no_quantity_is_said_with_an_example(kind: str, text: str, words: str) -> None:
-    with pytest.raises(InputError) as error:
+def test_what_is_no_quantity_is_said_with_an_example(kind: str, text: str, parts: tuple[str, ...]) -> None:
+    with raises(InputError, "such as", *parts):
         parse_quantity(kind, text)
-    assert words in str(error.value)
-    assert "such as" in str(error.value)
 
 
 @given(st.sampled_from(sorted(KINDS)), st.integers(1, 10**6))

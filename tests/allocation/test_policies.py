@@ -113,19 +113,18 @@ def test_unknown_policy():
 
 
 @pytest.mark.parametrize(
-    ("rules", "message"),
+    ("rules", "parts"),
     [
-        ({"cycles": "proportional"}, "policy mine: rule for cycles 'proportional' is unknown; "),
-        ({"subchannels": "gready"}, "rule for subchannels 'gready' is unknown; did you mean greedy?"),
-        ({"power": "evenly"}, "rule for power 'evenly' is unknown; did you mean even?"),
-        ({"cuts": "smalest"}, "rule for cuts 'smalest' is unknown; did you mean smallest?"),
+        ({"cycles": "proportional"}, ("policy mine", "cycles 'proportional'")),
+        ({"subchannels": "gready"}, ("subchannels 'gready'", "did you mean greedy")),
+        ({"power": "evenly"}, ("power 'evenly'", "did you mean even?")),
+        ({"cuts": "smalest"}, ("cuts 'smalest'", "did you mean smallest")),
     ],
 )
-def test_a_policy_with_an_unknown_rule_is_an_error(rules, message):
+def test_a_policy_with_an_unknown_rule_is_an_error(rules, parts: tuple[str, ...]):
     """Such a rule used to mean optimal, silently."""
-    with pytest.raises(InputError, match="is unknown") as error:
+    with raises(InputError, "is unknown", *parts) as error:
         Policy("mine", **rules)
-    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 

@@ -111,7 +111,9 @@ def test_whether_samples_are_tokens_is_tried(file: Path) -> None:
 
 
 def test_mistakes_in_the_file_are_one_line(file: Path) -> None:
-    names(refused("cost", f"{file}:bild"), "'bild'", "build, plain, broken, wrong, three, tokens, column, packed, tied")
+    names(
+        refused("cost", f"{file}:bild"), "'bild'", "build, plain, broken, wrong, three", "tokens, column, packed, tied"
+    )
     names(refused("cost", f"{file}:broken"), "plugin my_file.py, line 20", "ZeroDivisionError")
     names(refused("cost", f"{file}:wrong"), "model", "a int")
     names(refused("cost", f"{file}:three"), "three", "input_shape, num_classes")

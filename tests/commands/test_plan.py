@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -23,7 +22,7 @@ from hsfl.commands.plan import read_device
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable
 from hsfl.planning.plan_rounds import weights_of
-from tests.naming import names
+from tests.naming import names, raises
 from tests.small_runs import hsfl, refused
 
 SMALL = ["--set", "fleet.num_clients=3", "--set", "network.num_subchannels=4", "--set", "allocation.samples=2"]
@@ -236,23 +235,23 @@ def test_a_device_as_people_type_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "parts"),
     [
-        ("cpu=5 mHz,up=1,down=1", "--device cpu is '5 mHz'; m is milli, write M for a million, such as 5GHz"),
-        ("cpu=1,up=5mbps,down=1", "m is milli"),
-        ("cpu=1,memory=8Gb,up=1,down=1", "--device memory is '8Gb'; bits or bytes? give bytes, such as 1GB or 1GiB"),
-        ("cpu=1,up=1,down=1,cpu=2", "--device gives cpu twice"),
-        ("cpu=1,up=0,down=1", "--device up is '0'; give a number above 0, such as 5Mbps"),
-        ("cpu=-5GHz,up=1,down=1", "--device cpu is '-5GHz'; give a number above 0, such as 5GHz"),
-        ("cpu=1,memory=0,up=1,down=1", "give a number above 0, such as 1GB or 1GiB"),
-        ("cpu=1,up=5MHz,down=1", "--device up is '5MHz'; its unit 'MHz' is unknown"),
-        ("cpu=1,up,down=1", "--device up has no value; write up=5Mbps"),
-        ("cpu=1e-300,up=1,down=1", "beyond any device"),
-        ("", "--device lacks cpu"),
+        ("cpu=5 mHz,up=1,down=1", ("cpu is '5 mHz'", "m is milli", "5GHz")),
+        ("cpu=1,up=5mbps,down=1", ("up is '5mbps'", "m is milli")),
+        ("cpu=1,memory=8Gb,up=1,down=1", ("memory is '8Gb'", "bits or bytes", "1GB or 1GiB")),
+        ("cpu=1,up=1,down=1,cpu=2", ("cpu twice",)),
+        ("cpu=1,up=0,down=1", ("up is '0'", "above 0", "5Mbps")),
+        ("cpu=-5GHz,up=1,down=1", ("cpu is '-5GHz'", "above 0", "such as 5GHz")),
+        ("cpu=1,memory=0,up=1,down=1", ("memory is '0'", "above 0", "1GB or 1GiB")),
+        ("cpu=1,up=5MHz,down=1", ("up is '5MHz'", "unit 'MHz' is unknown")),
+        ("cpu=1,up,down=1", ("up has no value", "up=5Mbps")),
+        ("cpu=1e-300,up=1,down=1", ("cpu is '1e-300'", "beyond any device")),
+        ("", ("lacks cpu",)),
     ],
 )
-def test_a_device_that_cannot_be_read(text: str, message: str) -> None:
-    with pytest.raises(InputError, match=re.escape(message)):
+def test_a_device_that_cannot_be_read(text: str, parts: tuple[str, ...]) -> None:
+    with raises(InputError, "--device", *parts):
         read_device(text)
 
 

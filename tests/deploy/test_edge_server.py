@@ -114,8 +114,8 @@ def test_a_head_that_is_refused_is_told_with_its_reason_and_is_the_last(tmp_path
         edge, good = await opened(tmp_path), small_kit().initial[0:CUT].clone()
         bad = good.clone()
         bad.floats[0] = float("nan")
-        for head, words in ((bad, "NaN or infinite"), (good, "a head of ada was refused in this round")):
-            with pytest.raises(WireError, match=words):
+        for head, parts in ((bad, ["NaN or infinite"]), (good, ["head of ada", "refused in this round"])):
+            with raises(WireError, *parts):
                 await upload(edge, head)
         assert not edge._round_of_attempt("now").finished
         have, _ = expect_message(await edge.await_heads(pack_message(Await("now", 0, 1.0)), None), Have)
@@ -150,11 +150,11 @@ def test_an_upload_during_which_the_round_is_opened_anew_is_asked_for_again(tmp_
 
 
 @pytest.mark.parametrize(
-    ("name", "attempt", "words"),
-    [("bo", "now", "bo has no part in this round"), ("ada", "before", "that attempt at the round is not open")],
+    ("name", "attempt", "parts"),
+    [("bo", "now", ("bo", "no part in this round")), ("ada", "before", ("attempt", "not open"))],
 )
 def test_a_client_that_the_round_has_not_admitted_gets_and_gives_no_head(
-    tmp_path: Path, name: str, attempt: str, words: str
+    tmp_path: Path, name: str, attempt: str, parts: tuple[str, ...]
 ) -> None:
     """Nor does one that comes with an attempt that is over."""
 
@@ -163,7 +163,7 @@ def test_a_client_that_the_round_has_not_admitted_gets_and_gives_no_head(
         set_caller(Identity(name, "client", 0))
         for handle, message in ((edge.send_head, Fetch(attempt)), (edge.take_head, Upload(attempt))):
             said = Says([pack_message(message), *chunks(state_bytes(head))])
-            with pytest.raises(WireError, match=words):
+            with raises(WireError, *parts):
                 await handle(said, said)
             assert not said.heard
         assert not edge._round_of_attempt("now").finished

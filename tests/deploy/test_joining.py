@@ -66,14 +66,14 @@ def test_a_client_that_cannot_read_its_data_says_why_and_leaves_its_seat(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "words"),
+    ("code", "kind", "parts"),
     [
-        ("UNAVAILABLE", JoinFailed, "the edge server is away; trying again"),
-        ("PERMISSION_DENIED", InputError, "the edge server refuses ward-1: no"),
+        ("UNAVAILABLE", JoinFailed, ("edge server is away", "trying again")),
+        ("PERMISSION_DENIED", InputError, ("edge server", "refuses ward-1: no")),
     ],
 )
 def test_a_client_says_which_server_is_away(
-    monkeypatch: pytest.MonkeyPatch, code: str, kind: type[Exception], words: str
+    monkeypatch: pytest.MonkeyPatch, code: str, kind: type[Exception], parts: tuple[str, ...]
 ) -> None:
     async def measure_rates(peer: str) -> tuple[float, float]:
         if peer == "edge":
@@ -84,7 +84,7 @@ def test_a_client_says_which_server_is_away(
     monkeypatch.setattr(client_module, "measure_rates", measure_rates)
     made = device()
     made.channels = SimpleNamespace(main="main", edge="edge")
-    with pytest.raises(kind, match=words):
+    with raises(kind, *parts):
         asyncio.run(made._measure(SimpleNamespace()))
 
 
@@ -112,8 +112,8 @@ def test_another_seat_is_taken_until_the_client_has_joined(monkeypatch: pytest.M
     )
     monkeypatch.setattr(made, "_prepare", prepare)
     monkeypatch.setattr(made, "_measure", measure)
-    kind, words = (InputError, "another seat than before") if joined else (JoinFailed, "far enough")
-    with pytest.raises(kind, match=words):
+    kind, part = (InputError, "another seat") if joined else (JoinFailed, "far enough")
+    with raises(kind, part):
         asyncio.run(made._attend_once(Backoff()))
     assert made.setup.seat == (0 if joined else 1)
 

@@ -125,38 +125,35 @@ def header(**changes: object) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "parts"),
     [
-        (b"", "shorter"),
-        (PREFIX.pack(b"HTTP", 1, 1, 0, 0), "does not begin with HSFL"),
-        (
-            PREFIX.pack(MAGIC, VERSION + 1, 1, 0, 0),
-            f"speaks version {VERSION + 1} of the protocol and this side {VERSION}; install the same hsfl",
-        ),
-        (PREFIX.pack(MAGIC, VERSION, 999, 0, 0), "kind 999"),
-        (PREFIX.pack(MAGIC, VERSION, 1, 1 << 31, 0), "claims"),
-        (header(shape=[3]), "does not have 8 bytes"),
-        (header(shape=[2**40, 2**40]), "does not have 8 bytes"),
-        (header(shape=[-1]), "shape"),
-        (header(dtype="object"), "is of 'object'"),
-        (header(num_bytes=7), "do not account"),
-        (header(num_bytes=2**39), "do not account"),
-        (header(codec="int8"), "coded by 'int8'"),
-        (header(strides=[2]), r"of shape \[2\] cannot have the strides \[2\]"),
-        (header(strides=[0]), "cannot have the strides"),
-        (header(strides=[2**39]), "cannot have the strides"),
-        (header(strides=[]), "cannot have the strides"),
-        (header(strides=[1, 1]), "cannot have the strides"),
-        (header(shape=[1, 2], strides=[-1, 1]), r"strides\[0\] is wrong; it should be a number of at least 0"),
-        (header(shape=[1, 2], strides=[2**41, 1]), r"strides\[0\] is wrong; it should be a number of at most"),
-        (header(shape=[1, 2], strides=[True, 1]), r"strides\[0\] is wrong; it should be a whole number"),
-        (header(shape=[2], strides=[1] * 9), "strides is wrong: List should have at most 8"),
-        (header(more=1) + b"x", "do not account"),
-        (pack_message(Hello("x" * 5000)), "Hello"),
+        (b"", ("shorter",)),
+        (PREFIX.pack(b"HTTP", 1, 1, 0, 0), ("does not begin", "HSFL")),
+        (PREFIX.pack(MAGIC, VERSION + 1, 1, 0, 0), (f"version {VERSION + 1}", f"this side {VERSION}", "the same hsfl")),
+        (PREFIX.pack(MAGIC, VERSION, 999, 0, 0), ("kind 999",)),
+        (PREFIX.pack(MAGIC, VERSION, 1, 1 << 31, 0), ("claims",)),
+        (header(shape=[3]), ("shape [3]", "not have 8 bytes")),
+        (header(shape=[2**40, 2**40]), (f"shape {[2**40, 2**40]}", "not have 8 bytes")),
+        (header(shape=[-1]), (".shape[0] is wrong", "at least 0")),
+        (header(dtype="object"), ("is of 'object'",)),
+        (header(num_bytes=7), ("do not account", "8 bytes")),
+        (header(num_bytes=2**39), ("do not account", "8 bytes")),
+        (header(codec="int8"), ("coded by 'int8'",)),
+        (header(strides=[2]), ("shape [2]", "cannot have", "strides [2]")),
+        (header(strides=[0]), ("cannot have", "strides [0]")),
+        (header(strides=[2**39]), ("cannot have", f"strides [{2**39}]")),
+        (header(strides=[]), ("cannot have", "strides []")),
+        (header(strides=[1, 1]), ("cannot have", "strides [1, 1]")),
+        (header(shape=[1, 2], strides=[-1, 1]), (".strides[0] is wrong", "at least 0")),
+        (header(shape=[1, 2], strides=[2**41, 1]), ("strides[0] is wrong", "at most")),
+        (header(shape=[1, 2], strides=[True, 1]), ("strides[0] is wrong", "a whole number")),
+        (header(shape=[2], strides=[1] * 9), ("strides is wrong", "at most 8")),
+        (header(more=1) + b"x", ("do not account", "9 bytes")),
+        (pack_message(Hello("x" * 5000)), ("Hello",)),
     ],
 )
-def test_what_is_wrong_is_said(content: bytes, words: str) -> None:
-    with pytest.raises(WireError, match=words):
+def test_what_is_wrong_is_said(content: bytes, parts: tuple[str, ...]) -> None:
+    with raises(WireError, *parts):
         unpack_message(content)
 
 
