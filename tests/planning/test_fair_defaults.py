@@ -81,7 +81,9 @@ def sampled_rounds_s(config: RunConfig, cut: int) -> float:
     from hsfl.planning.round_clock import Extras
 
     extras = Extras(clusters=clusters) if clusters else None
-    clock = RoundClock(bench.task.config, bench.world, (cut,) * bench.world.fleet.num_clients, bench.num_samples, extras)
+    clock = RoundClock(
+        bench.task.config, bench.world, (cut,) * bench.world.fleet.num_clients, bench.num_samples, extras
+    )
     return float(np.mean([clock.plain_s(index) for index in range(12)]))
 
 

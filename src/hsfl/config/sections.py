@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from hsfl.config.options import OptionsConfig, Section
 
@@ -81,7 +81,9 @@ class FleetConfig(Section):
         "auto",  # planned; max_cut: as deep as each client can hold; fastest: under the even allocation; planned: the policy's
         description="one cut for all (3), one for each client ([3, 4, 5]), auto, max_cut, fastest or planned",
     )
-    one_cut: Literal["auto", "max_cut", "fastest"] | int = Field(
+    one_cut: Annotated[
+        Literal["auto", "max_cut", "fastest"] | int, BeforeValidator(lambda cut: "auto" if cut is None else cut)
+    ] = Field(
         "auto",  # of frameworks with one cut for all: the smallest of the cuts given, max_cut where fleet.cuts says so, else fastest; max_cut: the smallest of all clients'; fastest: with the shortest mean round of the framework
         description="one cut for all (3), auto, max_cut or fastest",
     )
