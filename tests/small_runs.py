@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from hsfl.cli import app
 from hsfl.config import RunConfig, read_config
 
+PLAIN = ("fleet.cuts=max_cut", "allocation.policy=even")  # the defaults would plan and allocate, which takes longer
 TINY = (
     "model.name=cnn",
     "data.image_size=8",
@@ -17,6 +18,7 @@ TINY = (
     "data.limit_test=40",
     "fleet.num_clients=3",
     "fleet.cuts=[1, 2, 5]",
+    "allocation.policy=even",
     "train.rounds=3",
     "train.batch_size=8",
     "train.lr=0.01",

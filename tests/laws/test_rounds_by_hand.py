@@ -13,8 +13,9 @@ from hsfl.planning.participation import choose_clients
 from hsfl.rng import stream
 from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import prepare
+from tests.small_runs import PLAIN
 
-WORDS = ["model.name=mlp", "data.limit=130", "data.limit_test=20", "fleet.num_clients=5", "train.batch_size=8"]
+WORDS = [*PLAIN, "model.name=mlp", "data.limit=130", "data.limit_test=20", "fleet.num_clients=5", "train.batch_size=8"]
 WORDS += ["network.num_subchannels=7", "data.partition=dirichlet", "seed=3"]
 
 

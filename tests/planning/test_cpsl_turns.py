@@ -116,7 +116,7 @@ def test_a_framework_that_derives_from_cpsl_chooses_as_cpsl_does() -> None:
         register_framework("mine", type("Mine", (CPSL,), {}))
         mine, cpsl = (prepare(config(*words, f"framework={name}")) for name in ("mine", "cpsl"))
         assert mine.task.arranged == cpsl.task.arranged
-        assert cpsl.task.one_cut < prepare(config(*words, "allocation.policy=even")).task.one_cut
+        assert cpsl.task.one_cut < prepare(config(*words, "fleet.one_cut=max_cut")).task.one_cut
         lines = [make_clock(bench, find_framework("cpsl")(bench.task)).round(0, (0, 1, 2, 3)) for bench in (mine, cpsl)]
         assert lines[0][0].round_s == lines[1][0].round_s
     finally:

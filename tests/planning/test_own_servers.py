@@ -13,8 +13,9 @@ from hsfl.planning.participation import choose_clients
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock, train_run
 from hsfl.runs.prepare import prepare
+from tests.small_runs import PLAIN
 
-WORDS = ["framework=fsl", "model.name=mlp", "data.limit=120", "data.limit_test=40", "fleet.num_clients=3"]
+WORDS = [*PLAIN, "framework=fsl", "model.name=mlp", "data.limit=120", "data.limit_test=40", "fleet.num_clients=3"]
 WORDS += ["train.batch_size=8", "network.num_subchannels=4", "network.main_hz=3e7", "fleet.cuts=1", "train.rounds=1"]
 WORDS += ["data.partition=quantity_skew", "network.subchannel_hz=1e5"]  # a server, a radio and data that matter
 MEASURED = ["network.kind=measured", "network.main_up_bps=[1e6,2e6,4e6]", "network.main_down_bps=1e7"]

@@ -144,7 +144,7 @@ def test_what_a_plan_decides_cannot_be_typed_beside_it(tmp_path: Path) -> None:
 
 def test_a_plan_says_what_a_run_does_otherwise() -> None:
     words = [*settings(), "allocation.samples=1"]
-    plan = package.plan(None, [*words, "framework=sl", "train.clients_per_round=2"])
+    plan = package.plan(None, [*words, "framework=sl", "train.clients_per_round=2", "allocation.policy=auto"])
     assert plan.policy == "proposed"
     told = (
         "a run of this config is not the run that is planned, since its framework is sl",

@@ -19,8 +19,9 @@ from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock, train_run
 from hsfl.runs.prepare import prepare
 from tests.naming import names, raises
+from tests.small_runs import PLAIN
 
-WORDS = ["model.name=mlp", "data.limit=120", "data.limit_test=40", "fleet.num_clients=4", "train.batch_size=8"]
+WORDS = [*PLAIN, "model.name=mlp", "data.limit=120", "data.limit_test=40", "fleet.num_clients=4", "train.batch_size=8"]
 WORDS += ["network.num_subchannels=6", "allocation.samples=3", "train.rounds=2"]
 
 

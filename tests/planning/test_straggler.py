@@ -15,6 +15,7 @@ from hsfl.planning.round_clock import Extras, RoundClock
 from hsfl.planning.straggler import HOLD_UP, explain_straggler, longest_phase, work_of
 from hsfl.planning.world import world_of
 from hsfl.report.page.page_words import plan_sentence, straggler_sentence
+from tests.small_runs import PLAIN
 
 COST = CostTable(
     client_forward_flops=[0, 1e6, 4e6, 9e6, 10e6],
@@ -26,7 +27,7 @@ COST = CostTable(
     model_bits=[0, 1e5, 8e5, 4e6, 9e6],
 )
 EVERYONE = tuple(range(4))
-SMALL = ("fleet.num_clients=4", "network.num_subchannels=6", "fleet.max_cut=4", "train.batch_size=16")
+SMALL = (*PLAIN, "fleet.num_clients=4", "network.num_subchannels=6", "fleet.max_cut=4", "train.batch_size=16")
 MEASURED = ("network.kind=measured", "network.main_up_bps=[1e6,5e6,2e7,3e6]", "network.main_down_bps=2e7")
 SAMPLES = np.array([100.0, 60.0, 80.0, 120.0])
 

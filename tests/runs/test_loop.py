@@ -194,7 +194,8 @@ def test_images_are_resized_for_the_model(tmp_path):
 def cuts(seed=0, num_clients=3, **fleet):
     """Of the small CNN, which has five units."""
     config = tiny(f"seed={seed}", "data.limit=700")
-    return prepare(config.model_copy(update={"fleet": FleetConfig(num_clients=num_clients, **fleet)})).task.cuts
+    given = {"cuts": "max_cut"} | fleet
+    return prepare(config.model_copy(update={"fleet": FleetConfig(num_clients=num_clients, **given)})).task.cuts
 
 
 def test_cuts_are_given_or_as_deep_as_each_can():

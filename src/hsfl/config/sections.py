@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from hsfl.config.options import OptionsConfig, Section
 
@@ -77,13 +77,15 @@ class FleetConfig(Section):
     seed: int | None = Field(
         None, ge=0
     )  # draws devices and channel, apart from data and weights; null takes the run's seed
-    cuts: Literal["max_cut", "fastest", "planned"] | int | tuple[int, ...] = Field(
-        "max_cut",  # as deep as each client can hold; fastest: under the even allocation; planned: the policy's
-        description="one cut for all (3), one for each client ([3, 4, 5]), max_cut, fastest or planned",
+    cuts: Literal["auto", "max_cut", "fastest", "planned"] | int | tuple[int, ...] = Field(
+        "auto",  # planned; max_cut: as deep as each client can hold; fastest: under the even allocation; planned: the policy's
+        description="one cut for all (3), one for each client ([3, 4, 5]), auto, max_cut, fastest or planned",
     )
-    one_cut: Literal["fastest"] | int | None = Field(
-        None,  # of frameworks with one cut for all: the smallest of the cuts given, else the smallest max_cut
-        description="one cut for all (3) or fastest",
+    one_cut: Annotated[
+        Literal["auto", "max_cut", "fastest"] | int, BeforeValidator(lambda cut: "auto" if cut is None else cut)
+    ] = Field(
+        "auto",  # of frameworks with one cut for all: the smallest of the cuts given, max_cut where fleet.cuts says so, else fastest; max_cut: the smallest of all clients'; fastest: with the shortest mean round of the framework
+        description="one cut for all (3), auto, max_cut or fastest",
     )
     max_cut: int | tuple[int, ...] | None = Field(
         None,  # the deepest cut that a client can hold; null: from storage, or drawn for each client in 3..num_units
@@ -158,8 +160,8 @@ class AllocationConfig(Section):
     """Who gets which cycles, subchannels and power, and how `fleet.cuts = "planned"` are found."""
 
     # even, proposed, rcls, scls, ecfa, gtra, etra, etra_even, splitfed, cpsl; names joined by + change several decisions;
-    # own: what each framework's authors chose
-    policy: str = "even"
+    # own: as published, what each framework's authors chose; auto: proposed where clients have a copy each on the main server, else even
+    policy: str = "auto"
     cuts: Literal["descent", "ga", "exhaustive"] = "descent"  # how cuts are searched
     samples: int = Field(20, ge=1)  # rounds that a plan averages over
     sharing: Literal["auto", "exclusive", "bandwidth"] = "auto"  # bandwidth when clients outnumber subchannels

@@ -13,6 +13,7 @@ from hsfl.config import DEVICES_DATA, DataConfig, RunConfig, parse_config
 from hsfl.config.reading import beside
 from hsfl.errors import InputError, explain
 from hsfl.framework_table import copy_per_client_names, method
+from hsfl.planning.fair_defaults import without_auto
 
 TAU_S = 600.0  # where train.tau_s is not given: a client that takes longer is dropped from the round
 NEVER_SENT = {"model": {"init_weights"}, "data": {"dir", "name", "client_file", "test_file", "sha256"}}
@@ -142,7 +143,7 @@ def run_config(settings: MainSettings) -> RunConfig:
             f"min_clients is {settings.min_clients} but run.train.clients_per_round is {few}, so that no round would keep enough; "
             "lower min_clients"
         )
-    return config
+    return without_auto(config)
 
 
 def _named(settings: MainSettings) -> dict[str, Any]:

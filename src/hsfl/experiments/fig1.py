@@ -26,7 +26,7 @@ from hsfl.report.figure_style import save_figure
 from hsfl.report.gantt import gantt_of_rounds, waiting_spans
 from hsfl.runs.records import AllocationNote, RoundRecord
 
-SMALL = ("fleet.num_clients=5", "fleet.cuts=planned", "allocation.policy=own")
+SMALL = ("fleet.num_clients=5", "fleet.cuts=planned", "fleet.one_cut=max_cut", "allocation.policy=own")
 HOW = {
     "sl": "one client after another, one cut, each with the whole band and server",
     "splitfed_v1": "in parallel, one cut, everything divided evenly",

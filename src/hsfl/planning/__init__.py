@@ -17,6 +17,7 @@ OFFERED = {  # to other folders, by module
         "fastest_one_cut",
         "looks_at_cuts",
     ),
+    "fair_defaults": ("without_auto",),
     "fleet_from_file": ("fleet_notes", "with_fleet_file"),
     "fleet_plan": ("device_table", "make_plan", "Plan"),
     "participation": ("choose_clients", "choose_present", "CutTask", "is_crowd", "most_weight", "update_weights"),

@@ -72,12 +72,15 @@ class Even:
 
 
 def own_policy(name: str, framework: str) -> str:
-    """The name of a policy, where `own` is replaced by the framework's own policy."""
-    return method(framework).own_policy if name == "own" else name
+    """The name of a policy, where `own` and `auto` are replaced by the framework's own policy and by the fair one."""
+    row = method(framework)
+    if name == "auto":
+        return "proposed" if row.copy_per_client else "even"
+    return row.own_policy if name == "own" else name
 
 
 def policy_of(config: RunConfig) -> PolicyRow:
-    """The row of the config's policy, where `own` is replaced by the framework's own policy."""
+    """The row of the config's policy for its framework."""
     return policy_row(own_policy(config.allocation.policy, config.framework), config.options)
 
 

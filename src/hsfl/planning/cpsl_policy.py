@@ -40,8 +40,8 @@ def takes_turns(config: RunConfig) -> bool:
 
 def plans_one_cut(config: RunConfig) -> bool:
     """Whether CPSL chooses the best cut for all: it does under its own policy, unless the settings give a cut."""
-    given = config.fleet.one_cut is not None or not isinstance(config.fleet.cuts, str)
-    return takes_turns(config) and not given and config.options.cpsl.cut == "one"
+    is_asked = config.fleet.one_cut in ("auto", "fastest") and isinstance(config.fleet.cuts, str)
+    return takes_turns(config) and is_asked and config.options.cpsl.cut == "one"
 
 
 # --- clusters and cut, chosen once before a run

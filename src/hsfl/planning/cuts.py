@@ -4,16 +4,20 @@ import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
-from hsfl.framework_table import method
+from hsfl.framework_table import PROPOSED, method
+from hsfl.network.clock import timeline
 from hsfl.network.devices import MANY_CLIENTS, Fleet
-from hsfl.network.even_allocation import even_phases
+from hsfl.network.even_allocation import even_phases, psl_batch_sizes
 from hsfl.network.latency import Phases, client_round_s, round_s
+from hsfl.planning.allocators import Even, Job, own_policy
+from hsfl.planning.cpsl_policy import choose_clusters, plans_one_cut
 from hsfl.planning.large_fleet_cuts import own_fastest_cuts
-from hsfl.planning.participation import CutTask
+from hsfl.planning.participation import CutTask, is_crowd
 from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray
 SAMPLES = 50  # rounds that a search averages over; they are drawn apart from the rounds of the run
+SAMPLES_IN_TURNS = 10  # the same where clients take turns, whose rounds are made step by step
 
 
 def choose_cuts(task: CutTask) -> tuple[tuple[int, ...], str | None]:
@@ -26,7 +30,7 @@ def choose_cuts(task: CutTask) -> tuple[tuple[int, ...], str | None]:
         return check_cuts("fleet.cuts", asked, config.fleet.min_cut, world), None
     if asked == "max_cut" or not looks_at_cuts(config):
         return tuple(world.fleet.max_cut.tolist()), None
-    if asked == "fastest" or config.allocation.policy == "even":
+    if asked == "fastest" or own_policy(config.allocation.policy, config.framework) == "even":
         return fastest_cuts(task), None
     from hsfl.planning.policy_cuts import policy_cuts  # here, because compiling takes seconds
 
@@ -51,17 +55,19 @@ def check_cuts(name: str, value: int | tuple[int, ...], min_cut: int, world: Wor
 
 
 def choose_one_cut(task: CutTask, cuts: tuple[int, ...]) -> int:
-    """The cut of frameworks that have one cut for all clients: `fleet.one_cut`, else the smallest of the cuts given, else the
-    deepest that every client can hold. cuts: [K]."""
+    """The cut of frameworks that have one cut for all clients, as `fleet.one_cut` asks. cuts: [K], of which frameworks with cuts of
+    their own, which ask for none, take the smallest."""
     config, world = task.config.fleet, task.world
     shallowest = int(world.fleet.max_cut.argmin())
     if config.one_cut == "fastest":
         return fastest_one_cut(task)
-    if config.one_cut is not None:
-        (cut,) = cut_for_each("fleet.one_cut", config.one_cut, 1, world.cost.num_units)
-        _check_cut("fleet.one_cut", cut, config.min_cut, world.fleet, shallowest)
-        return cut
-    return int(world.fleet.max_cut[shallowest]) if isinstance(config.cuts, str) else min(cuts)
+    if config.one_cut == "max_cut":
+        return int(world.fleet.max_cut[shallowest])
+    if config.one_cut == "auto":
+        return min(cuts)
+    (cut,) = cut_for_each("fleet.one_cut", config.one_cut, 1, world.cost.num_units)
+    _check_cut("fleet.one_cut", cut, config.min_cut, world.fleet, shallowest)
+    return cut
 
 
 def _check_cut(name: str, cut: int, min_cut: int, fleet: Fleet, k: int) -> None:
@@ -140,14 +146,47 @@ def _descend(own_s: Array, down_s: Array, start: Array) -> Array:
 
 
 def fastest_one_cut(task: CutTask) -> int:
-    """The one cut for all with the shortest mean round of SplitFed V1."""
-    world, deepest = task.world, int(task.world.fleet.max_cut.min())
-    cuts = range(min(task.config.fleet.min_cut, deepest), deepest + 1)
-    everyone = (np.full(world.fleet.num_clients, cut) for cut in cuts)
-    mean_s = [float(round_s(_phases(world, same, task.batch_size), task.num_batches).mean()) for same in everyone]
-    return cuts[int(np.argmin(mean_s))]
+    """The one cut for all with the shortest mean round of the framework, under the allocation that it has."""
+    config, world, row = task.config, task.world, method(task.config.framework)
+    deepest = int(world.fleet.max_cut.min())
+    cuts = range(min(config.fleet.min_cut, deepest), deepest + 1)
+    if row.timing.cut != "any" or plans_one_cut(config):  # it has none, or chooses it when its clusters are known
+        return deepest
+    is_optimised = row.copy_per_client and own_policy(config.allocation.policy, config.framework) != "even"
+    if is_optimised and not is_crowd(world):
+        from hsfl.allocation.cuts.search import best_single_cut  # here, because compiling takes seconds
+        from hsfl.planning.policy_cuts import cut_request
+
+        return int(best_single_cut(cut_request(task, threads=2)).cuts[0])
+    mean_s = _mean_together_s if row.copy_per_client else _mean_in_turns_s
+    return min(cuts, key=lambda cut: mean_s(task, np.full(world.fleet.num_clients, cut)))
 
 
-def _phases(world: World, cuts: Array, batch_size: int) -> Phases:
+def _mean_together_s(task: CutTask, cuts: Array) -> float:
+    """The mean round of a framework whose clients work side by side until the round's end, under the even allocation. cuts: [K]."""
+    phases = _phases(task.world, cuts, task.batch_size, task.config.framework)
+    return float(round_s(phases, task.num_batches).mean())
+
+
+def _mean_in_turns_s(task: CutTask, cuts: Array) -> float:
+    """The mean round of a framework whose clients take turns or steps together, which have the whole band and server. cuts: [K]."""
+    config, world, num_batches = task.config, task.world, task.num_batches
+    batch_size: Array | int = task.batch_size
+    clusters = None
+    if method(config.framework).timing.batches == "proportional":
+        batch_size, num_batches = psl_batch_sizes(num_batches, task.batch_size), np.full(len(cuts), num_batches.mean())
+    if method(config.framework).timing.turns == "clusters":
+        clusters = choose_clusters(config, world, int(world.fleet.max_cut.min()), task.num_batches * task.batch_size)
+    job = Job(config, world, cuts, batch_size, num_batches, clusters=clusters)
+    draws, everyone = sample_draws(world, SAMPLES_IN_TURNS), np.ones(len(cuts), bool)
+    rounds = (draws.sample(index) for index in range(min(len(draws.cpu_hz), SAMPLES_IN_TURNS)))
+    timelines = (
+        timeline(config.framework, Even().allocate(job, draw, everyone).phases, num_batches, clusters=clusters)
+        for draw in rounds
+    )
+    return float(np.mean([of_round.round_s for of_round in timelines]))
+
+
+def _phases(world: World, cuts: Array, batch_size: int, framework: str = PROPOSED) -> Phases:
     draws = sample_draws(world, SAMPLES)
-    return even_phases("hsfl", world.cost, cuts, batch_size, world.fleet, world.servers, world.links, draws)
+    return even_phases(framework, world.cost, cuts, batch_size, world.fleet, world.servers, world.links, draws)

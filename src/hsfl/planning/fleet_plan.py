@@ -16,6 +16,7 @@ from hsfl.config import RunConfig
 from hsfl.formats import percent, seconds
 from hsfl.framework_table import PROPOSED, method
 from hsfl.network.clock import Why
+from hsfl.planning.allocators import own_policy
 from hsfl.planning.fleet_from_file import fleet_notes
 from hsfl.planning.participation import CutTask, is_crowd
 from hsfl.planning.plan_large import CrowdSamples, PlanCrowd, crowd_notes
@@ -55,8 +56,7 @@ class Plan:
 
 def _planned_policy(config: RunConfig) -> str:
     """The policy to plan for: that of the config, where somebody set it; else the proposed one, which is HSFL's own."""
-    name = config.allocation.policy
-    return "proposed" if name == "own" or "policy" not in config.allocation.model_fields_set else name
+    return own_policy(config.allocation.policy, PROPOSED)
 
 
 def make_plan(config: RunConfig, world: World, num_samples: Array, progress: OnProgress | None = None) -> Plan:
@@ -210,10 +210,12 @@ def _other_run_note(config: RunConfig) -> list[str]:
     """Where `hsfl run` with the config would not do what is planned: in which settings, and the way to run the plan."""
     framework = _planned_framework(config)
     as_hsfl = framework == config.framework
+    cuts = "planned" if config.fleet.cuts == "auto" else config.fleet.cuts
+    policy = own_policy(config.allocation.policy, framework)
     rows = (
         ("framework", config.framework, framework),
-        ("allocation.policy", config.allocation.policy, _planned_policy(config)),
-        ("fleet.cuts", config.fleet.cuts, "planned"),
+        ("allocation.policy", policy, _planned_policy(config)),
+        ("fleet.cuts", cuts, "planned"),
     )
     others = [(name, has, planned) for name, has, planned in rows if has != planned]
     if not others:

@@ -22,7 +22,7 @@ from hsfl.network.even_allocation import even_resources, psl_batch_sizes
 from hsfl.network.in_step_times import queue_order
 from hsfl.network.latency import Phases
 from hsfl.network.norm_estimation import estimation_s
-from hsfl.planning.allocators import Allocator, Allotment, Even, Job
+from hsfl.planning.allocators import Allocator, Allotment, Even, Job, own_policy
 from hsfl.planning.participation import choose_clients
 from hsfl.planning.world import World, count_batches
 
@@ -176,10 +176,13 @@ def is_tested(train: TrainConfig, round_index: int) -> bool:
 
 def _find_allocator(config: RunConfig) -> Allocator:
     """The allocator of the config's policy."""
-    if config.allocation.policy == "even":
+    if own_policy(config.allocation.policy, config.framework) == "even":
         return Even()
     if find_spec("numba") is None:
-        raise InputError(f"allocation.policy={config.allocation.policy} needs the optimiser; pip install 'hsfl[plan]'")
+        raise InputError(
+            f"allocation.policy={config.allocation.policy} needs the optimiser; pip install 'hsfl[plan]', or set "
+            "allocation.policy=even"
+        )
     from hsfl.planning.policy_allocator import find_policy_allocator  # here, because numba takes seconds to load
 
     return find_policy_allocator(config)

@@ -10,6 +10,7 @@ OFFERED = {  # to other folders, by module
     "compared_runs": ("display_name",),
     "comparison": ("Comparison",),
     "comparison_summary": ("check_target", "gain_sentences", "read_comparison"),
+    "decision_gains": ("decision_sentences",),
     "curves": ("Estimate", "estimate", "half_width"),
     "figure_style": ("escape_dollars", "FAINT", "INK", "matplotlib", "save_figure", "STYLE"),
     "gantt": ("gantt_of_rounds", "waiting_spans"),

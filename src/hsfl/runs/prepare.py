@@ -31,6 +31,7 @@ from hsfl.models.zoo import build
 from hsfl.network.devices import MANY_CLIENTS
 from hsfl.planning.allocators import policy_of
 from hsfl.planning.cuts import check_cuts, choose_cuts, choose_one_cut
+from hsfl.planning.fair_defaults import without_auto
 from hsfl.planning.participation import CutTask
 from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import torch_seed
@@ -79,6 +80,7 @@ def prepare(
     dataset, model: given from Python instead of those that the config names; the model is copied.
     cuts: the cuts that were chosen for this run before, and are not searched again.
     """
+    config = without_auto(config)
     _check_settings(config)
     dataset = read_data(config, dataset)
     train, test = (make_images(config, dataset, side) for side in ("train", "test"))
@@ -278,7 +280,7 @@ def _check_policy(config: RunConfig) -> None:
     if config.allocation.policy == "own" or not method(config.framework).own_cuts:
         return
     name, cuts = config.allocation.policy, config.fleet.cuts
-    if policy_of(config).chooses_cuts and cuts != "planned":
+    if policy_of(config).chooses_cuts and cuts not in ("auto", "planned"):
         raise InputError(
             f"allocation.policy={name} chooses cuts but fleet.cuts is {cuts!r}; set fleet.cuts=planned, or take a policy "
             "without a rule for cuts"

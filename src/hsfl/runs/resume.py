@@ -18,6 +18,7 @@ from hsfl.framework_table import method
 from hsfl.frameworks.framework import Framework, State
 from hsfl.models.state import UnitState
 from hsfl.models.units import SplitModel
+from hsfl.planning.fair_defaults import without_auto
 from hsfl.planning.fleet_from_file import fleet_notes
 from hsfl.planning.round_clock import RoundClock
 from hsfl.runs.checkpoint import load_checkpoint
@@ -65,7 +66,7 @@ def resolve_config(config: RunConfig, folder: RunFolder, resume: bool | None, mo
     if resume is not False:
         check_plugins(folder.path, config)
     method(config.framework)
-    config = resolved(config)
+    config = without_auto(resolved(config))
     if model is not None:  # so that the folder says that commands cannot build the model
         config = with_changes(config, [f"model.name={OWN_MODEL}"])
     return config

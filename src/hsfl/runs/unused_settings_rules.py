@@ -88,8 +88,9 @@ def _gives_no_memory(c: RunConfig) -> bool:
 
 
 def _has_one_cut(c: RunConfig) -> bool:
-    """Whether one cut for all clients decides that is not taken from the numbers of `fleet.cuts`."""
-    return not looks_at_cuts(c) and (isinstance(c.fleet.cuts, str) or c.fleet.one_cut is not None)
+    """Whether one cut for all clients decides that does not follow from `fleet.cuts`."""
+    follows = c.fleet.one_cut == "auto" and (c.fleet.cuts == "max_cut" or not isinstance(c.fleet.cuts, str))
+    return not looks_at_cuts(c) and not follows
 
 
 def _has_radio(c: RunConfig) -> bool:
@@ -97,7 +98,7 @@ def _has_radio(c: RunConfig) -> bool:
 
 
 def _searches_no_cuts(c: RunConfig) -> bool:
-    return c.fleet.cuts != "planned" or not looks_at_cuts(c)
+    return c.fleet.cuts not in ("auto", "planned") or not looks_at_cuts(c)
 
 
 def _is_at_prices(c: RunConfig) -> bool:
@@ -164,7 +165,7 @@ NO_MEMORY = Reason(
 )
 KEEPS_EVEN = _framework_that("keeps the even allocation", _keeps_even)
 POLICY_IS_EVEN = Reason(
-    lambda c: c.allocation.policy == "even",
+    lambda c: policy_of(c).name == "even",
     "the even allocation solves nothing; set allocation.policy=proposed, or leave it out",
     runs_only=True,
 )
@@ -246,7 +247,7 @@ UNUSED: dict[str, list[Reason]] = {
     "train.drop_rate": [NOBODY_IS_AWAY],
     "train.norm_statistics": [NO_NORM.unless(_is_own_model), OTHER_NORM.unless(_is_own_model)],
     "train.norm_batches": [_needs("train.norm_statistics", "estimated")],
-    "allocation.policy": [KEEPS_EVEN.unless(lambda c: c.allocation.policy == "own")],
+    "allocation.policy": [KEEPS_EVEN.unless(lambda c: c.allocation.policy in ("own", "even"))],
     "allocation.cuts": SEARCH,
     "allocation.samples": [
         NO_SEARCH.unless(plans_one_cut),

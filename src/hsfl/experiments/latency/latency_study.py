@@ -79,7 +79,8 @@ class LatencyPoint:
 
 def paper_base(num_samples: int) -> RunConfig:
     """The paper's fleet and radio, without tau; plans look at so many samples."""
-    return read_config("paper-cifar10", [f"allocation.samples={num_samples}"])
+    spelt_out = ["fleet.cuts=max_cut", "allocation.policy=even"]  # whatever the preset says
+    return read_config("paper-cifar10", [f"allocation.samples={num_samples}", *spelt_out])
 
 
 def point_name(study: LatencyStudy, axis: Axis, value: float) -> str:

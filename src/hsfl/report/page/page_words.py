@@ -133,6 +133,7 @@ def _fleet_sentence(config: RunConfig) -> str:
     if (row := built_in(config.framework)) is not None and not row.own_cuts:
         return f"{devices}."
     cuts = {
+        "auto": "the cuts are the policy's plan",
         "max_cut": "each client holds as many units as it can",
         "fastest": "each client's cut is its fastest under the even allocation",
         "planned": "the cuts are the policy's plan",

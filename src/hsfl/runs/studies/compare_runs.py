@@ -17,6 +17,7 @@ from hsfl.files import clear_scratch, read_record, write_json
 from hsfl.formats import count, significant
 from hsfl.frameworks import find_framework
 from hsfl.models.units import SplitModel
+from hsfl.planning.fair_defaults import without_auto
 from hsfl.planning.world import make_world
 from hsfl.runs.budget import budget_for_all_rounds_s
 from hsfl.runs.client_data import read_data
@@ -65,7 +66,7 @@ def run_contenders(
         for seed in range(base.seed, base.seed + num_seeds):
             seeded = with_one_fleet(with_changes(base, [f"seed={seed}"]), texts, seen, model)
             for text, settled in zip(texts, contenders):
-                config, path = contender(seeded, text), run_path(out, settled.folder, seed)
+                config, path = without_auto(contender(seeded, text)), run_path(out, settled.folder, seed)
                 pieces.append(Piece(f"{settled.name}, seed {seed}", settled.name, config, path))
         leaders = _leaders(pieces, benches) if train_once else {}
         pieces = [replace(piece, cuts=benches.cuts(piece.path)) for piece in pieces]
@@ -117,7 +118,9 @@ def _check_and_set_budget(
     ready = benches.dataset or seen  # read once for all contenders of the first seed
     first = with_one_fleet(base, texts, seen, benches.model)
     for label, text in zip(labels, texts):  # so that cuts that do not fit cost no training
-        bench = benches.make(contender(first, text), run_path(out, everyone[label].folder, base.seed), ready)
+        bench = benches.make(
+            without_auto(contender(first, text)), run_path(out, everyone[label].folder, base.seed), ready
+        )
         if base.train.budget_s is None:
             base = with_changes(base, [f"train.budget_s={_budget_of_first_s(bench)!r}"])
     contenders = {label: asdict(record) for label, record in everyone.items()}

@@ -15,6 +15,7 @@ from hsfl.config import RunConfig, flatten, parse_stored, with_changes
 from hsfl.errors import InputError
 from hsfl.files import clear_scratch, read_json, read_record, write_json
 from hsfl.frameworks import find_framework
+from hsfl.planning.fair_defaults import without_auto
 from hsfl.runs.budget import charged_s, fits_budget
 from hsfl.runs.environment import check_inputs, input_digests
 from hsfl.runs.folder import RunFolder, holds_something, run_path
@@ -78,7 +79,7 @@ def _pieces(grid: Grid, contenders: Mapping[str, ContenderRecord], out: Path, se
         for text, settled in contenders.items():
             path = run_path(out / point.folder, settled.folder, seed)
             name = f"{settled.name}, {point.name}, seed {seed}"
-            pieces.append(Piece(name, f"{settled.name} {point.name}", contender(seeded, text), path))
+            pieces.append(Piece(name, f"{settled.name} {point.name}", without_auto(contender(seeded, text)), path))
     return pieces
 
 

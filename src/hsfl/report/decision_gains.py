@@ -1,0 +1,96 @@
+"""What each decision gained in a comparison: own cuts, the allocation, and splitting the model at all.
+
+Each is told from two contenders that differ in this decision alone: a framework with a cut for each client beside one with one cut for
+all under the same policy; one framework under two policies; a split model beside a whole one (FL) under the same policy. A
+decision without such a pair is not told.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import fmean
+
+from hsfl.formats import percent, seconds, significant
+from hsfl.report.compared_runs import built_in
+from hsfl.report.comparison import Comparison
+from hsfl.tasks import ACCURACY
+
+PROPOSED_POLICY = "proposed"
+
+
+@dataclass(frozen=True)
+class _Contender:
+    """What a label of a comparison decided. splits: whether the model is cut at all."""
+
+    label: str
+    framework: str
+    policy: str
+    has_own_cuts: bool
+    splits: bool
+    round_s: float  # the mean over runs and rounds
+
+
+@dataclass(frozen=True)
+class DecisionGain:
+    """Two contenders that differ in one decision: `label` made it, `without` did not."""
+
+    decision: str
+    label: str
+    without: str
+    round_s: float
+    without_s: float
+
+
+def decision_gains(comparison: Comparison) -> list[DecisionGain]:
+    """What own cuts, the allocation and splitting changed about the mean round, where the comparison can tell them apart."""
+    contenders = list(_contenders(comparison))
+    pairs = {
+        "own cuts": lambda a, b: (
+            a.has_own_cuts and not b.has_own_cuts and a.splits and b.splits and a.policy == b.policy
+        ),
+        "the allocation": lambda a, b: a.framework == b.framework and a.policy == PROPOSED_POLICY != b.policy,
+        "splitting": lambda a, b: a.splits and not a.has_own_cuts and not b.splits and a.policy == b.policy,
+    }
+    return [
+        DecisionGain(decision, a.label, b.label, a.round_s, b.round_s)
+        for decision, differ in pairs.items()
+        for a in contenders
+        for b in contenders
+        if differ(a, b)
+    ]
+
+
+def decision_sentences(comparison: Comparison) -> list[str]:
+    """A sentence for each gain of `decision_gains`, from the comparison's own numbers."""
+    values = {result.label: result.common.mean for result in comparison.results}
+    sentences = []
+    for gain in decision_gains(comparison):
+        name, other = comparison.name(gain.label), comparison.name(gain.without)
+        ratio = significant(gain.without_s / gain.round_s, 3)
+        sentence = (
+            f"What {gain.decision} gain{'s' if gain.decision != 'own cuts' else ''}: a round of {name} takes "
+            f"{seconds(gain.round_s, 3)}, of {other} {seconds(gain.without_s, 3)} ({ratio} times)"
+        )
+        value, other_value = values[gain.label], values[gain.without]
+        if value is not None and other_value is not None and comparison.metric == ACCURACY:
+            points = percent(value - other_value, 1, sign=True).removesuffix("%").strip()
+            sentence += f"; at {seconds(comparison.common_s, 3)}, {points} points of accuracy"
+        sentences.append(f"{sentence}.")
+    return sentences
+
+
+def _contenders(comparison: Comparison) -> Iterator[_Contender]:
+    """The labels whose frameworks keep a copy of the model for each client, which share all else."""
+    for label in comparison.labels:
+        runs = [run for run in comparison.runs_of(label) if run.records]
+        row = built_in(runs[0].framework) if runs else None
+        if row is None or not row.copy_per_client or row.timing.server == "own":
+            continue
+        records = [record for run in runs for record in run.records]
+        yield _Contender(
+            label,
+            runs[0].framework,
+            str(records[0].allocation.get("policy", "")),
+            row.own_cuts,
+            row.timing.cut == "any",
+            fmean(run.sim_time_s / len(run.records) for run in runs),
+        )

@@ -1,0 +1,48 @@
+"""What own cuts, the allocation and splitting gain is told from contenders that differ in one of them alone."""
+
+from pathlib import Path
+
+import pytest
+
+from hsfl.report.comparison_summary import read_comparison
+from hsfl.report.decision_gains import decision_gains, decision_sentences
+from hsfl.runs.studies.compare_runs import run_contenders
+from tests.naming import names
+from tests.small_runs import tiny
+
+LABELS = (
+    "hsfl,allocation.policy=proposed,fleet.cuts=planned",
+    "splitfed_v1,allocation.policy=proposed,fleet.one_cut=fastest",
+    "splitfed_v1,allocation.policy=own,fleet.one_cut=max_cut",
+    "fl,allocation.policy=proposed",
+    "sl",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("gains") / "compare"
+    config = tiny("fleet.cuts=max_cut", "allocation.samples=2", "train.rounds=2", "network.main_hz=1e9")
+    run_contenders(config, LABELS, out, train_once=True)
+    return out
+
+
+def test_each_decision_is_told_from_one_pair(folder: Path) -> None:
+    comparison = read_comparison(folder, labels=LABELS)
+    hsfl, v1, published, fl, _ = LABELS
+    gains = decision_gains(comparison)
+    assert [(gain.decision, gain.label, gain.without) for gain in gains] == [
+        ("own cuts", hsfl, v1),
+        ("the allocation", v1, published),
+        ("splitting", v1, fl),
+    ]
+    for gain in gains:
+        run = comparison.runs_of(gain.without)[0]
+        assert gain.without_s == pytest.approx(run.sim_time_s / len(run.records))
+    sentence = decision_sentences(comparison)[0]
+    names(sentence, "own cuts", "times")
+
+
+def test_nothing_is_told_without_a_pair(folder: Path) -> None:
+    assert decision_sentences(read_comparison(folder, labels=[LABELS[0], LABELS[4]])) == []
+    assert decision_sentences(read_comparison(folder, labels=[LABELS[2], LABELS[3]])) == []  # two decisions at once
