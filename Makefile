@@ -1,4 +1,4 @@
-# make demo       HSFL as the paper proposes it beside SplitFed V1 and FL, on scikit-learn's digits (three minutes); ends with a page
+# make demo       HSFL, SplitFed V1 (with the same allocation, and as published), FL and SL on scikit-learn's digits (three minutes); ends with a page
 # make test       lint, types, tests
 # make test-slow  what takes longer: learning on real data, faults of real processes, Ray, transformers, benchmarks' smoke runs, the page in a browser
 # Each installs what it needs into .venv, once; it installs again when the pins or the package's metadata change.
@@ -20,7 +20,7 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 demo: $(VENV)/.installed-demo
-	$(BIN)/hsfl compare demo --train-once -f hsfl,allocation.policy=proposed,fleet.cuts=planned -f splitfed_v1 -f fl --out runs/demo
+	$(BIN)/hsfl compare demo --train-once -f hsfl -f splitfed_v1 -f splitfed_v1,allocation.policy=own -f fl -f sl --out runs/demo
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -32,7 +32,7 @@ def cuts_words(config: RunConfig, cuts: Iterable[int]) -> str:
 
 
 def how_cuts_were_chosen(config: RunConfig) -> str:
-    """`planned`, `fastest`, `max_cut` or `given`; of one cut for all clients also `smallest max_cut` or `smallest of those given`."""
+    """`planned`, `fastest`, `max_cut` or `given`; of one cut for all clients also `smallest max_cut`. config: as a run resolved it."""
     row, asked, one_cut = _built_in_row(config), config.fleet.cuts, config.fleet.one_cut
     if row is None or looks_at_cuts(config):
         return asked if isinstance(asked, str) else "given"
@@ -40,7 +40,7 @@ def how_cuts_were_chosen(config: RunConfig) -> str:
         return "given"
     if plans_one_cut(config) or one_cut == "fastest":
         return "fastest"
-    return "smallest max_cut" if isinstance(asked, str) else "smallest of those given"
+    return "smallest max_cut"
 
 
 def allocation_words(config: RunConfig, policy: str | None = None) -> str:
