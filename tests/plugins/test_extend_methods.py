@@ -27,6 +27,7 @@ from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock, train_run
 from hsfl.runs.prepare import prepare
 from hsfl.training.step import Part
+from tests.engines.test_process_engine import Killer
 from tests.laws.bench import make_task, train
 from tests.naming import raises
 from tests.plugins.files import DOC
@@ -224,6 +225,16 @@ def test_workers_train_the_same_bits(name: str, here: Path) -> None:
     train_run(config(name, "train.rounds=2", *WORKERS), here / "workers")
     train_run(config(name, *WORKERS), here / "workers", resume=True)
     assert_same_state(here / "inline", here / "workers")
+
+
+@pytest.mark.slow
+def test_what_clients_remember_survives_a_worker_that_dies(here: Path) -> None:
+    torch.set_num_threads(1)
+    long, killer = ("data.limit=800", "train.local_epochs=2", "train.clients_per_round=null"), Killer()
+    train_run(config("ditto", *long), here / "inline")
+    train_run(config("ditto", *long, *WORKERS), here / "killed", observer=killer)
+    assert any("exit code -9" in text for text in killer.warnings)
+    assert_same_state(here / "inline", here / "killed")
 
 
 @pytest.mark.slow
