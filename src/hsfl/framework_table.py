@@ -221,6 +221,14 @@ NEEDED = {  # what a framework's class must have
     "arrange": "arrange(cls, config, world, one_cut, num_samples), as hsfl.FrameworkBase has it",
     "extras": "extras(self), as hsfl.FrameworkBase has it",
 }
+HOOK_ARGUMENTS = {  # of a framework that keeps a copy per client, see hsfl.frameworks.hooks
+    "first_memory": ("client",),
+    "before_training": ("turn",),
+    "adjust_gradients": ("turn", "parameters"),
+    "before_sum": ("turn", "trained"),
+    "server_step": ("turn",),
+    "extra_bytes": ("cut",),
+}
 TIMELINE_ARGUMENTS = (  # of `network.clock.timeline`, without the name
     "phases", "num_batches", "tau_s", "started=", "clusters=", "order=", "decoder_s=", "cut_gradient=",
 )  # fmt: skip
@@ -299,7 +307,9 @@ def _check_class(name: str, code: Any) -> None:
         if not callable(getattr(code, need, None)):
             raise InputError(f"framework {name!r}: class {code.__name__} has no {need}; write {how}")
     plugins.check_call(f"framework {name!r}: class {code.__name__}", code, "task")
-    for need, arguments in (("init", ()), ("round", ("state", "kept", "round_index")), ("models", ("state",))):
+    hooks = HOOK_ARGUMENTS if hasattr(code, "train_again") else {}
+    needed = {"init": (), "round": ("state", "kept", "round_index"), "models": ("state",)}
+    for need, arguments in (needed | hooks).items():
         plugins.check_call(f"framework {name!r}: {need}", getattr(code, need), "self", *arguments)
 
 

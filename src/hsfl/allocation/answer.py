@@ -123,6 +123,7 @@ class _Costs(NamedTuple):
     smashed_bits: Array
     gradient_bits: Array
     model_bits: Array
+    down_bits: Array
 
 
 def _rates(scenario: Scenario, allocation: Allocation) -> Rates:
@@ -146,7 +147,9 @@ def phases_of(scenario: Scenario, allocation: Allocation) -> Phases:
     """The seconds of every phase by Eqs. (6) and (8) to (11), for an allocation."""
     s = scenario
     zero = np.zeros(s.num_cuts)  # a scenario has one number for forward and backward
-    cost: Any = _Costs(s.client_flops, zero, s.server_flops, zero, s.smashed_bits, s.gradient_bits, s.model_bits)
+    cost: Any = _Costs(
+        s.client_flops, zero, s.server_flops, zero, s.smashed_bits, s.gradient_bits, s.model_bits, s.down_bits
+    )
     return phases(
         cost,
         allocation.cuts,

@@ -26,6 +26,7 @@ RANGES = {
     "cost.smashed_bits": (1e-9, 1e15),
     "cost.gradient_bits": (1e-9, 1e15),
     "cost.model_bits": (1e-9, 1e15),
+    "cost.model_down_bits": (1e-9, 1e15),
     "clients.cpu_hz": (1e3, 1e24),
     "clients.flops_per_cycle": (1e-3, 1e9),
     "clients.max_power_w": (1e-9, 1e12),
@@ -69,6 +70,7 @@ class Scenario:
     noise_w: float
     main_gain: Array  # [K, I]
     edge_gain: Array  # [K, I]
+    model_down_bits: Array | None = None  # [C] of the model's download, where it differs from model_bits
 
     @property
     def num_clients(self) -> int:
@@ -77,6 +79,11 @@ class Scenario:
     @property
     def num_subchannels(self) -> int:
         return self.main_gain.shape[1]
+
+    @property
+    def down_bits(self) -> Array:
+        """What comes down to a client once a round, [C]."""
+        return self.model_bits if self.model_down_bits is None else self.model_down_bits
 
     @property
     def num_cuts(self) -> int:
@@ -114,7 +121,7 @@ class Scenario:
             batch_size=file.batch_size,
             tau_s=file.tau_s,
             sharing=file.sharing,
-            **{name: np.array(getattr(cost, name), float) for name in COST_FIELDS},
+            **{name: np.array(column, float) for name in COST_FIELDS if (column := getattr(cost, name)) is not None},
             cpu_hz=np.array(clients.cpu_hz, float),
             client_flops_per_cycle=np.array(per_cycle if isinstance(per_cycle, list) else [per_cycle] * num_clients),
             max_power_w=np.array(clients.max_power_w, float),
@@ -138,7 +145,7 @@ class Scenario:
             "batch_size": self.batch_size,
             "tau_s": self.tau_s,
             "sharing": self.sharing,
-            "cost": {name: getattr(self, name).tolist() for name in COST_FIELDS},
+            "cost": {name: c.tolist() for name in COST_FIELDS if (c := getattr(self, name)) is not None},
             "clients": {
                 "cpu_hz": self.cpu_hz.tolist(),
                 "flops_per_cycle": self.client_flops_per_cycle.tolist(),
@@ -237,7 +244,7 @@ def _check_lengths(s: Scenario) -> None:
                 "give one for each client"
             )
     for field in COST_FIELDS:
-        size = len(getattr(s, field))
+        size = s.num_cuts if getattr(s, field) is None else len(getattr(s, field))
         if size != s.num_cuts:
             raise InputError(f"cost.{field} has {size} entries but cost.model_bits has {s.num_cuts}; one for each cut")
     for field in ("main_gain", "edge_gain"):

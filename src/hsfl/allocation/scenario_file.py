@@ -21,6 +21,7 @@ class _Cost(_Part):
     smashed_bits: list[Amount]
     gradient_bits: list[Amount]
     model_bits: list[Amount]
+    model_down_bits: list[Amount] | None = None
 
 
 class _Clients(_Part):

@@ -12,7 +12,7 @@ from hsfl import plugins
 from hsfl.config import DEVICES_DATA, DataConfig, RunConfig, parse_config
 from hsfl.config.reading import beside
 from hsfl.errors import InputError, explain
-from hsfl.framework_table import copy_per_client_names, method
+from hsfl.framework_table import PROPOSED, copy_per_client_names, method
 from hsfl.planning.fair_defaults import without_auto
 
 TAU_S = 600.0  # where train.tau_s is not given: a client that takes longer is dropped from the round
@@ -119,6 +119,7 @@ def run_config(settings: MainSettings) -> RunConfig:
         raise InputError(
             f"run.framework is {config.framework!r}, which real machines do not run; choose one of {names}"
         )
+    _check_own_round(config.framework)
     if config.train.choose == "samples":
         raise InputError(
             "run.train.choose is 'samples', which needs everybody's data; real machines take all that are there, leave it out"
@@ -144,6 +145,20 @@ def run_config(settings: MainSettings) -> RunConfig:
             "lower min_clients"
         )
     return without_auto(config)
+
+
+def _check_own_round(name: str) -> None:
+    """Refuse a framework that changes the round: real machines run the built-in round, and what the class adds would be left out in silence."""
+    from hsfl.frameworks import find_framework  # here, because it loads torch
+    from hsfl.frameworks.hooks import overridden_hooks
+
+    framework, usual = find_framework(name), find_framework(PROPOSED)
+    own_round = [part for part in ("init", "round", "models") if getattr(framework, part) is not getattr(usual, part)]
+    if changed := [*overridden_hooks(framework), *own_round]:
+        raise InputError(
+            f"run.framework is {name!r}, whose {changed[0]} real machines do not run; simulate it with hsfl run, or choose "
+            f"{PROPOSED}"
+        )
 
 
 def _named(settings: MainSettings) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -20,7 +20,7 @@ from hsfl.engines.worker_engine import Helper, WorkerEngine
 from hsfl.errors import InputError
 from hsfl.frameworks.copy_per_client import Shard
 from hsfl.frameworks.framework import State
-from hsfl.models.state import Packed, UnitState
+from hsfl.models.state import Packed, TensorsByClient, UnitState, tensors_from_bytes, tensors_to_bytes
 from hsfl.training.aggregate import PartialSum, sum_memory
 from hsfl.training.link import LinkBytes, Losses
 
@@ -43,6 +43,13 @@ class Taken:
 
 
 @dataclass(frozen=True)
+class ServerTensors:
+    """What the servers remember before a round, for a framework whose clients look at it; a message that is not answered."""
+
+    content: bytes  # of a safetensors file
+
+
+@dataclass(frozen=True)
 class Handed:
     """A shard without the numbers of its sum, which lie in memory that the worker shares with the run."""
 
@@ -54,20 +61,22 @@ class Handed:
     heads: Packed[int]
     losses: Losses
     bytes: LinkBytes
+    memory: TensorsByClient
+    sent: TensorsByClient
 
     @classmethod
     def of(cls, shard: Shard) -> "Handed":
         total = shard.total
         return cls(
             total.total.start, total.total.stop, total.weight.tolist(), total.bits, total.largest, Packed.of(shard.heads),
-            shard.losses, shard.bytes,
+            shard.losses, shard.bytes, shard.memory, shard.sent,
         )  # fmt: skip
 
     def shard(self, memory: UnitState) -> Shard:
         """The shard again. memory: in which the worker counted."""
         weight = torch.tensor(self.weight, dtype=torch.float64)
         total = PartialSum(memory[self.start : self.stop], weight, self.bits, self.largest)
-        return Shard(total, self.heads.states(), self.losses, self.bytes)
+        return Shard(total, self.heads.states(), self.losses, self.bytes, self.memory, self.sent)
 
 
 def _lies_in(memory: UnitState, shard: Shard) -> bool:
@@ -90,6 +99,9 @@ def _worker_life(pipe: Connection, specs: list[str], num_threads: int) -> None:
         worker = Worker(shared.setup, pipe.send, memory)
         worker.state, worker.whole = State(shared.state.states()), shared.whole
         while (order := pipe.recv()) is not None:
+            if isinstance(order, ServerTensors):
+                worker.state = replace(worker.state, tensors=tensors_from_bytes(order.content))
+                continue
             answer = worker.carry_out(order)
             pipe.send(Handed.of(answer.shard) if answer.shard and _lies_in(memory, answer.shard) else answer)
     except (EOFError, ConnectionError):
@@ -140,6 +152,7 @@ class Process(Helper):
     pipe: Connection
     memory: UnitState | None = None  # in which the worker counts, shared with it
     taken: bool = False  # whether the worker has taken over what it shares with the run
+    has: ServerTensors | None = None  # what the worker was given last
 
 
 class Workers(WorkerEngine[Process]):
@@ -150,6 +163,7 @@ class Workers(WorkerEngine[Process]):
     def __init__(self, num_workers: int, num_threads: int, say: Callable[[str], None]) -> None:
         self.num_threads, self.say = num_threads, say
         self.shared: Shared | None = None
+        self.given: ServerTensors | None = None
         self.helpers = [self._spawn() for _ in range(num_workers)]
 
     @classmethod
@@ -203,6 +217,8 @@ class Workers(WorkerEngine[Process]):
         assert self.shared is not None
         for name, units in state.units.items():
             self.state[name].copy_(units)
+        looked_at = self.framework.hooks_clients and state.tensors
+        self.given = ServerTensors(tensors_to_bytes(state.tensors)) if looked_at else None
 
     def _give_whole(self, whole: UnitState) -> None:
         assert self.shared is not None
@@ -210,6 +226,9 @@ class Workers(WorkerEngine[Process]):
 
     def _order(self, helper: Process, order: Order) -> None:
         with suppress(ConnectionError):
+            if self.given is not None and self.given is not helper.has:
+                helper.pipe.send(self.given)
+                helper.has = self.given
             helper.pipe.send(order)
 
     def _answers(self, busy: Sequence[Process]) -> Iterator[tuple[Process, Answer | None]]:

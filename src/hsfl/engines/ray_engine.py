@@ -26,7 +26,6 @@ from hsfl.engines.ray_cluster import Cluster, connect, first_line
 from hsfl.engines.worker import Answer, BatchBegun, CarriedOut, Failed, Order, Setup, Train, Worker
 from hsfl.engines.worker_engine import Helper, Ordered, WorkerEngine
 from hsfl.errors import InputError
-from hsfl.frameworks.copy_per_client import Shard
 from hsfl.frameworks.framework import State
 from hsfl.models.state import UnitState, dense
 
@@ -330,7 +329,7 @@ def _copied_from_store(answer: Answer, first: bool) -> Answer:
         return answer
     shard = answer.shard
     heads = {client: head.clone() for client, head in shard.heads.items()}
-    return CarriedOut(Shard(shard.total.clone() if first else shard.total, heads, shard.losses, shard.bytes))
+    return CarriedOut(replace(shard, total=shard.total.clone() if first else shard.total, heads=heads))
 
 
 def _start_failure(error: BaseException) -> str | None:

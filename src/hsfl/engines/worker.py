@@ -8,7 +8,7 @@ import dataclasses
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hsfl import plugins
 from hsfl.engines.engine import Exam
@@ -16,7 +16,7 @@ from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.copy_per_client import CopyPerClient, Shard
 from hsfl.frameworks.framework import State, Task
-from hsfl.models.state import UnitState
+from hsfl.models.state import TensorsByClient, UnitState
 from hsfl.training.aggregate import Diverged
 from hsfl.training.batches import Images
 from hsfl.training.evaluation import Tally
@@ -43,6 +43,7 @@ class Train:
     round_samples: int  # the samples of all clients of the round
     clients: tuple[int, ...]
     hand: bool = False  # whether to give the shard of the round then
+    memory: TensorsByClient = field(default_factory=TensorsByClient)  # what these clients remember
 
 
 @dataclass(frozen=True)
@@ -149,9 +150,8 @@ class Worker:
             self.round_index, self.shard = order.round_index, None
         if self.shard is None:  # the round's first shard may have been handed over already, and the run still needs it
             self.shard = self.framework.empty_shard(self.state, order.round_samples, self.memory if first else None)
-        self.shard = self.framework.train(
-            self.state, order.clients, order.round_index, order.round_samples, into=self.shard
-        )
+        state = dataclasses.replace(self.state, memory=order.memory)
+        self.shard = self.framework.train(state, order.clients, order.round_index, order.round_samples, into=self.shard)
 
     def _on_batch(self, client: int, num_samples: int) -> None:
         self.samples += num_samples

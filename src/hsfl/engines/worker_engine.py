@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from hsfl.engines.engine import Exam, TrainedBy
@@ -20,7 +20,7 @@ from hsfl.engines.worker import Answer, Assess, BatchBegun, CarriedOut, Failed, 
 from hsfl.errors import InputError
 from hsfl.frameworks.copy_per_client import CopyPerClient, Shard
 from hsfl.frameworks.framework import Framework, State
-from hsfl.models.state import UnitState
+from hsfl.models.state import TensorsByClient, UnitState
 from hsfl.training.evaluation import Quality, Tally, quality_of_tallies
 from hsfl.training.norm_statistics import NormShard, num_seen
 
@@ -128,6 +128,7 @@ class WorkerEngine(ABC, Generic[H]):
         """Give every worker the task, and spread the framework's rounds from now on."""
         assert isinstance(framework, CopyPerClient)
         self.framework, self.exam, self.last_round = framework, exam, list[TrainedBy]()
+        self.orders_ahead = "first_memory" not in framework.hooks  # a pipe does not hold an order with memory
         self._give_setup(Setup(framework.task.unobserved(), exam.images, exam.num_classes))
         framework.spread = self.spread
 
@@ -143,12 +144,13 @@ class WorkerEngine(ABC, Generic[H]):
         self.last_round = []
         if not clients:
             return [self.framework.train(state, (), round_index, 0)]
-        self._give_state(state)
+        self._give_state(replace(state, memory=TensorsByClient()))  # an order has the memory of its clients alone
         samples = {client: self.framework.task.feed.num_samples(client) for client in clients}
         longest_first, whole = sorted(clients, key=samples.__getitem__, reverse=True), sum(samples.values())
 
         def order(some: tuple[int, ...], hand: bool) -> Order:
-            return Train(round_index, whole, some, hand)
+            memory = TensorsByClient({client: state.memory[client] for client in some if client in state.memory})
+            return Train(round_index, whole, some, hand, memory)
 
         answers = self._deal(longest_first, samples.__getitem__, order, HandOver())
         shards = [answer.shard for answer in answers if answer.shard is not None]
@@ -218,7 +220,7 @@ class WorkerEngine(ABC, Generic[H]):
         ready = [helper for helper in self.helpers if len(helper.orders) == num_orders and helper.open]
         left = sum(map(size, queue)) if ready else 0
         for helper in ready:
-            if queue and (num_orders == 0 or len(queue) >= AHEAD * len(self.helpers)):
+            if queue and (num_orders == 0 or (self.orders_ahead and len(queue) >= AHEAD * len(self.helpers))):
                 items = _take_items(queue, size, self._fraction_at_once(helper) * left)
                 trains, hand = last is not None, last is not None and not queue
                 helper.given(Ordered(items, sum(map(size, items)) if trains else 0, alone=hand))

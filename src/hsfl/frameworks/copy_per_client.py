@@ -13,18 +13,37 @@ sums of the units that both hold. In this simulation one working copy serves all
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from hsfl.config import RunConfig
-from hsfl.frameworks.framework import FrameworkBase, RoundResult, State, Task, join
-from hsfl.models.state import Packed, UnitState
+from hsfl.data.passes import RoundSteps
+from hsfl.errors import InputError
+from hsfl.frameworks.framework import FrameworkBase, RoundResult, State, Task, copied, join
+from hsfl.frameworks.hooks import (
+    CLIENT_HOOKS,
+    ClientTurn,
+    Hooks,
+    Parameters,
+    ServerTurn,
+    check_memory,
+    check_passes,
+    check_sent,
+    check_tensors,
+    checked_bytes,
+    names_of_head,
+    overridden_hooks,
+    swapped_bytes,
+)
+from hsfl.models.state import Packed, TensorsByClient, UnitState, joined_view
 from hsfl.planning.round_clock import Extras
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.link import Link, LinkBytes, Losses
-from hsfl.training.roles import Client, EdgeServer, MainServer, count_both
+from hsfl.training.roles import Client, EdgeServer, MainServer, Session, count_both
 
 
 @dataclass(frozen=True)
@@ -38,10 +57,14 @@ class Shard:
     heads: dict[int, UnitState]  # by client, where clients keep them
     losses: Losses
     bytes: LinkBytes
+    memory: TensorsByClient = field(
+        default_factory=TensorsByClient
+    )  # what each client remembers, where a method has it
+    sent: TensorsByClient = field(default_factory=TensorsByClient)  # what each client sent besides its weights
 
     def __reduce__(self) -> tuple[Callable[..., "Shard"], tuple[Any, ...]]:
         """How a shard crosses a process border: all heads as one."""
-        return _unpacked, (self.total, Packed.of(self.heads), self.losses, self.bytes)
+        return _unpacked, (self.total, Packed.of(self.heads), self.losses, self.bytes, self.memory, self.sent)
 
     def merge(self, other: "Shard") -> None:
         """Count in another part of the round."""
@@ -49,14 +72,23 @@ class Shard:
         self.heads.update(other.heads)
         self.losses.merge(other.losses)
         self.bytes.merge(other.bytes)
+        self.memory.update(other.memory)
+        self.sent.update(other.sent)
 
 
-def _unpacked(total: PartialSum, heads: Packed[int], losses: Losses, num_bytes: LinkBytes) -> Shard:
-    return Shard(total, heads.states(), losses, num_bytes)
+def _unpacked(
+    total: PartialSum,
+    heads: Packed[int],
+    losses: Losses,
+    num_bytes: LinkBytes,
+    memory: TensorsByClient,
+    sent: TensorsByClient,
+) -> Shard:
+    return Shard(total, heads.states(), losses, num_bytes, memory, sent)
 
 
-class CopyPerClient(FrameworkBase):
-    """The round that HSFL, SplitFed V1, FSL and FL share."""
+class CopyPerClient(Hooks, FrameworkBase):
+    """The round that HSFL, SplitFed V1, FSL and FL share. A class that derives from one of them may override its hooks."""
 
     copy_per_client = True
     average_heads = True  # False if clients keep their heads (FSL with `average = "server"`)
@@ -66,6 +98,7 @@ class CopyPerClient(FrameworkBase):
     )
 
     _round_weights: tuple[int, np.ndarray] = (-1, np.empty(0))  # the last round and its weights
+    _may_train_again = False  # before a client trains: afterwards its weights lie in the working copy
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -75,6 +108,8 @@ class CopyPerClient(FrameworkBase):
         self.tail_part = (
             self.head_part.twin()
         )  # client and server hold different units of the one client that is trained
+        self.hooks = overridden_hooks(type(self))
+        self.hooks_clients = any(name in CLIENT_HOOKS for name in self.hooks)
 
     def choose_cuts(self, task: Task) -> tuple[int, ...]:
         return task.cuts
@@ -84,7 +119,11 @@ class CopyPerClient(FrameworkBase):
         return None
 
     def extras(self) -> Extras:
-        return Extras(heads_travel=self.average_heads, away=self.task.away)
+        extras = Extras(heads_travel=self.average_heads, away=self.task.away, passes=self.passes)
+        if "extra_bytes" not in self.hooks:
+            return extras
+        down, up = zip(*(self._bytes_besides(cut) for cut in range(self.task.num_units + 1)))
+        return replace(extras, down_bits=tuple(8.0 * n for n in down), up_bits=tuple(8.0 * n for n in up))
 
     def init(self) -> State:
         initial, cuts = self.task.initial, self.cuts
@@ -100,7 +139,10 @@ class CopyPerClient(FrameworkBase):
             shards: Sequence[Shard] = [self.train(state, kept, round_index, self.task.num_samples(kept))]
         else:
             shards = spread(state, kept, round_index)
-        return self.finish(state, shards, self.task.receivers(round_index))
+        after, result = self.finish(state, shards, self.task.receivers(round_index))
+        if "server_step" in self.hooks and kept:
+            after = self._serve(state, after, shards[0].sent, kept, round_index)
+        return after, result
 
     def train(
         self,
@@ -122,11 +164,14 @@ class CopyPerClient(FrameworkBase):
         heads = _EdgeHeads(state, shard.total, self.max_cut) if self.average_heads else _OwnHeads(state, shard.heads)
         for k in clients:
             data, cut = task.data(k), self.cuts[k]
+            turn = self._begin_turn(state, k, round_index, link) if self.hooks_clients else None
             client = Client(data, self.head_part, task.num_units)
             client.receive(heads.give(k, cut, link), lr)
             session = main.open(cut, lr)
             head, client_losses = client.train(session, round_index, link)
             shard.losses.merge(client_losses)
+            if turn is not None:
+                self._end_turn(turn, shard)
             main.finish(k, session.tail.state, float(weights[k]))
             heads.take(k, head, float(weights[k]), main, link)
         shard.bytes.merge(link.bytes)
@@ -166,7 +211,14 @@ class CopyPerClient(FrameworkBase):
         else:
             heads = {f"head{k}": head for k, head in whole.heads.items()}
             units = state.units | heads | {"main": total.mean(main)}
-        return State(units), RoundResult(whole.losses.mean, whole.losses.num_samples, link.bytes)
+        if self.hooks_clients:
+            for cut, count in enumerate(np.bincount(np.array(self.cuts)[receivers])):
+                link.count("client_edge_down", int(count) * self._bytes_besides(cut)[0])
+            sent = next(iter(whole.sent.values()), {})
+            link.count("edge_main", swapped_bytes(sent, self.task.layout, self.min_cut, self.max_cut))
+        memory = TensorsByClient(state.memory | whole.memory)
+        result = RoundResult(whole.losses.mean, whole.losses.num_samples, link.bytes)
+        return State(units, state.tensors, memory), result
 
     def _means(self, total: PartialSum, state: State) -> dict[str, UnitState]:
         """What each server holds after the round. Each has memory of its own, so that a framework that derives from this one may
@@ -185,6 +237,98 @@ class CopyPerClient(FrameworkBase):
         for _ in range(2 if self.min_cut < self.max_cut else 0):
             if (arrived := link.carry("edge_main", common)) is not common:
                 common.copy_(arrived)
+
+    # --- hooks
+
+    def _bytes_besides(self, cut: int) -> tuple[int, int]:
+        """What travels besides the head of a client with this cut, down and up."""
+        return checked_bytes(type(self).__name__, self.extra_bytes(cut))
+
+    def _begin_turn(self, state: State, client: int, round_index: int, link: Link) -> ClientTurn:
+        """Let the hooks know of a client that is about to train."""
+        task, cut, owner = self.task, self.cuts[client], type(self).__name__
+        main = state.units["main"]
+        head = state.units["edge" if self.average_heads else f"head{client}"][0:cut]
+        memory = state.memory[client] if client in state.memory else self.first_memory(client)
+        check_tensors(owner, "first_memory", memory)
+        train = task.config.train
+        steps = RoundSteps(task.feed.num_samples(client), train.batch_size, train.local_epochs, round_index)
+        turn = ClientTurn(
+            client, round_index, cut, task.lr(round_index), steps.count,
+            join(head, main[cut : main.stop]), state.tensors, copied(memory), link,
+        )  # fmt: skip
+        self._may_train_again = True
+        self.before_training(turn)
+        self._may_train_again = False
+        check_passes(owner, turn, self.passes)
+        check_memory(owner, turn, {*memory})
+        if "adjust_gradients" in self.hooks:
+            self._adjust_by(partial(self.adjust_gradients, turn))
+        return turn
+
+    def _adjust_by(self, adjust: Callable[[Parameters], None] | None) -> None:
+        """Let this function change the gradients of both sides before each step."""
+        self.head_part.before_step = self.tail_part.before_step = adjust
+
+    def train_again(
+        self, turn: ClientTurn, start: UnitState, adjust: Callable[[Parameters], None] | None = None
+    ) -> UnitState:
+        """A further pass over the client's batches of the round, which trains another model with the client's cut: its smashed data
+        and gradients travel, but the model stays where it is. Call it in `before_training`. Returns the trained model.
+
+        start: the whole model with which the pass begins. adjust: may change the gradients before each step.
+        """
+        if not self._may_train_again:
+            raise InputError(
+                f"{type(self).__name__} calls train_again when the client has trained; call it in before_training"
+            )
+        client = Client(self.task.data(turn.client), self.head_part, self.task.num_units)
+        client.receive(start[0 : turn.cut], turn.lr)
+        self.tail_part.begin(start[turn.cut : self.task.num_units], turn.lr)
+        self._adjust_by(adjust)
+        client.train(Session(self.tail_part), turn.round_index, turn.link)
+        self._adjust_by(None)
+        turn.passes += 1
+        return self._trained().clone()
+
+    def _trained(self) -> UnitState:
+        """Head and tail of the client that was trained last; a view."""
+        whole = joined_view(self.head_part.state, self.tail_part.state)
+        assert whole is not None, "both sides lie in one working copy"
+        return whole
+
+    def _end_turn(self, turn: ClientTurn, shard: Shard) -> None:
+        """Let the hooks change what a client brings, and put what it remembers and sends into the shard."""
+        owner, names, num_bytes = type(self).__name__, {*turn.memory}, self._bytes_besides(turn.cut)[1]
+        with torch.no_grad():
+            self.before_sum(turn, self._trained())
+        check_memory(owner, turn, names)
+        check_sent(owner, turn, self.task.layout, num_bytes)
+        turn.link.count("client_edge_up", num_bytes)
+        for name in names_of_head(turn.sent, self.task.layout, turn.cut):
+            turn.sent[name] = turn.link.arrive("client_edge_up", turn.sent[name])
+        if turn.memory:
+            shard.memory[turn.client] = copied(turn.memory)
+        if turn.sent:
+            shard.sent[turn.client] = copied(turn.sent)
+
+    def _serve(self, state: State, after: State, sent: TensorsByClient, kept: Sequence[int], round_index: int) -> State:
+        """Let `server_step` make the new model of the mean. Both servers take their units from it."""
+        holders = ("edge", "main") if self.average_heads else ("main",)
+        before, mean = (join(*(each.units[holder] for holder in holders)) for each in (state, after))
+        start = after.units[holders[0]].start
+        weights, in_order = self._weights(round_index), {client: sent[client] for client in sorted(sent)}
+        turn = ServerTurn(
+            round_index, before[start : before.stop], mean[start : mean.stop], copied(state.tensors), in_order,
+            {client: float(weights[client]) for client in kept},
+        )  # fmt: skip
+        with torch.no_grad():
+            self.server_step(turn)
+        check_tensors(type(self).__name__, "tensors", turn.tensors)
+        for holder in holders:
+            units = after.units[holder]
+            units.copy_(turn.mean[units.start : units.stop])
+        return State(after.units, turn.tensors, after.memory)
 
     def models(self, state: State) -> Iterable[UnitState]:
         main = state.units["main"]

@@ -3,7 +3,7 @@
 A framework keeps working memory between rounds, but no number of a round depends on it: numbers come from the state and from keys.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from hsfl.config import RunConfig
 from hsfl.data.passes import RoundSteps
 from hsfl.errors import InputError
-from hsfl.models.state import Layout, UnitState
+from hsfl.models.state import Layout, TensorsByClient, UnitState
 from hsfl.models.units import SplitModel
 from hsfl.planning import participation
 from hsfl.planning.round_clock import Extras
@@ -119,14 +119,20 @@ class Task:
 
 @dataclass(frozen=True)
 class State:
-    """What a round starts from: the states of units, by the name of their holder, and other tensors (of optimisers, decoders)."""
+    """What a round starts from: the states of units, by the name of their holder, other tensors (of optimisers, decoders), and what
+    each client remembers from the rounds before."""
 
     units: dict[str, UnitState]
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    memory: TensorsByClient = field(default_factory=TensorsByClient)  # of the clients that remember something
 
     def is_finite(self) -> bool:
         """Whether no weight and no other tensor holds an infinite value or NaN."""
-        tensors = [*(units.floats for units in self.units.values()), *self.tensors.values()]
+        tensors = [
+            *(units.floats for units in self.units.values()),
+            *self.tensors.values(),
+            *self.memory.flat().values(),
+        ]
         return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
@@ -232,8 +238,11 @@ class Framework(Protocol):
         ...
 
 
-def checked_round(framework: Framework, answer: object) -> tuple[State, RoundResult]:
-    """The answer of a framework's `round`; refuses what is no State with a RoundResult."""
+def checked_round(framework: Framework, before: State, answer: object) -> tuple[State, RoundResult]:
+    """The answer of a framework's `round`; refuses what is no State with a RoundResult, and a State that forgets what clients remember.
+
+    before: the state from which the round started.
+    """
     method_name = f"{type(framework).__name__}.round"
     if not isinstance(answer, tuple) or list(map(type, answer)) != [State, RoundResult]:
         raise InputError(f"{method_name} gives a {type(answer).__name__}; return a State and a RoundResult")
@@ -241,6 +250,10 @@ def checked_round(framework: Framework, answer: object) -> tuple[State, RoundRes
     if not isinstance(result.train_loss, float | int | None):
         raise InputError(
             f"{method_name} gives train_loss {result.train_loss!r}; give a number, such as float(loss), or None"
+        )
+    if lost := before.memory.keys() - state.memory.keys():
+        raise InputError(
+            f"{method_name} gives a State without the memory of client {min(lost)}; give the memory of super().round on"
         )
     return state, result
 
@@ -279,9 +292,9 @@ def join(*holders: UnitState) -> UnitState:
     return whole
 
 
-def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copies of the tensors."""
-    return {name: tensor.clone() for name, tensor in tensors.items()}
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 def shared_cut(task: Task) -> int:

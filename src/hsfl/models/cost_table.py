@@ -49,6 +49,9 @@ class CostTable:
     param_bits: Array | None = None  # [C] the client side's parameters
     memory_bits: Array | None = None  # [C] the client's memory to train a mini-batch
     batch_size: int | None = None  # the mini-batch of memory_bits
+    model_down_bits: Array | None = (
+        None  # [C] of the client side's download, where more or less than model_bits comes down
+    )
 
     def __post_init__(self) -> None:
         for name in _arrays(self):
@@ -57,6 +60,11 @@ class CostTable:
     @property
     def num_units(self) -> int:
         return len(self.model_bits) - 1
+
+    @property
+    def down_bits(self) -> Array:
+        """What comes down to a client once a round, [C]."""
+        return self.model_bits if self.model_down_bits is None else self.model_down_bits
 
     @property
     def client_flops(self) -> Array:

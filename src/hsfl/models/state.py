@@ -19,6 +19,7 @@ from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 import torch
+from safetensors import torch as safetensors
 from torch import Tensor, nn
 
 from hsfl.errors import InputError
@@ -243,6 +244,47 @@ class Packed(Generic[Key]):
             states[key] = UnitState(layout, start, stop, self.floats[begin:end], self.ints[begin_int:end_int])
             begin, begin_int = end, end_int
         return states
+
+
+# --- named tensors
+class TensorsByClient(dict[int, dict[str, Tensor]]):
+    """Named tensors of each client. They cross a process border as bytes, since a tensor would take a file descriptor."""
+
+    def __reduce__(self) -> tuple[Callable[..., "TensorsByClient"], tuple[bytes]]:
+        return _tensors_by_client, (tensors_to_bytes(self.flat()),)
+
+    @classmethod
+    def named(cls, tensors: Mapping[str, Tensor]) -> "TensorsByClient":
+        """From tensors that are called `client/name`."""
+        by_client = cls()
+        for key, tensor in tensors.items():
+            client, _, name = key.partition("/")
+            if not client.isdecimal():
+                raise TypeError(f"{key} names no client")
+            by_client.setdefault(int(client), {})[name] = tensor
+        return by_client
+
+    def flat(self) -> dict[str, Tensor]:
+        """The tensors by `client/name`."""
+        return {f"{client}/{name}": tensor for client, named in self.items() for name, tensor in named.items()}
+
+
+def _tensors_by_client(content: bytes) -> TensorsByClient:
+    return TensorsByClient.named(tensors_from_bytes(content))
+
+
+def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """Named tensors as the content of a safetensors file."""
+    content: bytes = safetensors.save(
+        {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    )
+    return content
+
+
+def tensors_from_bytes(content: bytes) -> dict[str, Tensor]:
+    """What `tensors_to_bytes` was given."""
+    tensors: dict[str, Tensor] = safetensors.load(content)
+    return tensors
 
 
 # --- the order of a tensor's numbers in memory

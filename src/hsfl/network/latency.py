@@ -103,7 +103,7 @@ def phases(
         gradient_s=duration_s(b * cost.gradient_bits[cuts], rates.main_down_bps),
         client_backward_s=duration_s(b * cost.client_backward_flops[cuts], client_flops_per_s),
         model_up_s=duration_s(cost.model_bits[cuts], rates.edge_up_bps),
-        model_down_s=duration_s(cost.model_bits[cuts], rates.edge_down_bps),
+        model_down_s=duration_s(cost.down_bits[cuts], rates.edge_down_bps),
     )
 
 

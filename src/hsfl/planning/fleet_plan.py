@@ -255,7 +255,7 @@ def device_table(
             "server": num_samples * cost.server_flops[cut] / hz,
             "gradient": num_samples * cost.gradient_bits[cut] / device["down"],
             "model_up": cost.model_bits[cut] / device["up"],
-            "model_down": cost.model_bits[cut] / device["down"],
+            "model_down": cost.down_bits[cut] / device["down"],
         }
         memory_bits = float(cost.memory_bits[cut]) if cost.memory_bits is not None else float(cost.model_bits[cut])
         fits = memory_bits <= device.get("memory", np.inf)

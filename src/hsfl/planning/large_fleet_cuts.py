@@ -77,7 +77,7 @@ def _crowd_loads(task: CutTask) -> Loads:
         ),
         cycles=samples * cost.server_flops / servers.flops_per_cycle,
         band_s=(band_s + cost.model_bits / seen.edge_up[:, None]) * per_hz,
-        down_s=cost.model_bits / seen.edge_down[:, None] * per_hz * (sampled.num_receivers / sampled.num_active),
+        down_s=cost.down_bits / seen.edge_down[:, None] * per_hz * (sampled.num_receivers / sampled.num_active),
     )
 
 

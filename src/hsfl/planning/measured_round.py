@@ -33,7 +33,7 @@ def measured_rounds(task: CutTask, draws: RoundDraw) -> MeasuredRounds:
     own_s = own_s + duration_s(samples * cost.smashed_bits, rates.main_up_bps[..., None])
     own_s = own_s + duration_s(samples * cost.gradient_bits, rates.main_down_bps[..., None])
     own_s = own_s + duration_s(cost.model_bits, rates.edge_up_bps[..., None])
-    down_s = duration_s(cost.model_bits, rates.edge_down_bps[..., None])
+    down_s = duration_s(cost.down_bits, rates.edge_down_bps[..., None])
     work = samples * cost.server_flops / world.servers.flops_per_cycle
     return MeasuredRounds(own_s, work, down_s, task.rows, world.servers.main_hz)
 

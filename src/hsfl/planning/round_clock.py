@@ -39,6 +39,9 @@ class Extras:
     clusters: tuple[int, ...] | None = None  # [K], CPSL's
     away: tuple[int, ...] = ()  # clients that never take part: in FL, those that cannot hold the model
     moment_bits: tuple[float, ...] = ()  # [num_units + 1] of BatchNorm's moments of a head, where they are estimated
+    up_bits: tuple[float, ...] = ()  # [num_units + 1] by cut: what a method sends up with the head
+    down_bits: tuple[float, ...] = ()  # [num_units + 1] the same, down to the client
+    passes: int = 1  # over a client's batches in a round
 
 
 @dataclass(frozen=True)
@@ -62,12 +65,15 @@ class RoundClock:
         self, config: RunConfig, world: World, cuts: tuple[int, ...], num_samples: Array, extras: Extras | None = None
     ) -> None:
         self.num_samples, self.method, self.extras = num_samples, method(config.framework), extras or Extras()
-        model_bits = self.extras.heads_travel * (world.cost.model_bits + self.extras.head_bits)
+        up_bits = self._travels(world.cost.model_bits, self.extras.up_bits)
+        down_bits = self._travels(world.cost.down_bits, self.extras.down_bits)
+        both_ways = np.array_equal(up_bits, down_bits)
+        cost = replace(world.cost, model_bits=up_bits, model_down_bits=None if both_ways else down_bits)
         self.job = Job(
             config,
-            replace(world, cost=replace(world.cost, model_bits=model_bits)),
+            replace(world, cost=cost),
             np.array(cuts),
-            *_clock_batches(config, num_samples),
+            *self._batches(config),
             receives=~np.isin(np.arange(len(cuts)), self.extras.away) if self.extras.away else None,
             clusters=None if self.extras.clusters is None else np.array(self.extras.clusters),
         )
@@ -75,6 +81,11 @@ class RoundClock:
         self.round = lru_cache(maxsize=4)(self._round)
         self.dealt = lru_cache(maxsize=4)(self._dealt)
         self.estimation_s = lru_cache(maxsize=4)(self._estimation_s)
+
+    def _travels(self, head_bits: Array, method_bits: tuple[float, ...]) -> Array:
+        """What travels one way, [C]: the head with what goes along with it, and what a method sends besides."""
+        bits: Array = self.extras.heads_travel * (head_bits + self.extras.head_bits)
+        return bits + np.array(method_bits) if method_bits else bits
 
     def _round(self, round_index: int, chosen: tuple[int, ...]) -> tuple[Timeline, dict[str, Any]]:
         """The timeline of a round (0, 1, ...) in which the clients `chosen` are to take part, and what its record says of the
@@ -100,8 +111,13 @@ class RoundClock:
         model, and with a fraction of an epoch rounds differ by the last batches of passes."""
         config, job = self.job.config, self.job
         if not config.train.local_epochs.is_integer():
-            job = replace(job, num_batches=_clock_batches(config, self.num_samples, round_index)[1])
+            job = replace(job, num_batches=self._batches(config, round_index)[1])
         return replace(job, receives=started) if config.train.receivers == "chosen" else job
+
+    def _batches(self, config: RunConfig, round_index: int | None = None) -> tuple[Array | int, Array | float]:
+        """Batch size and number of batches in all passes of a round."""
+        size, num_batches = _clock_batches(config, self.num_samples, round_index)
+        return size, num_batches * self.extras.passes
 
     def timeline_of(self, dealt: Dealt, phases: Phases) -> Timeline:
         """The timeline of a round with these phases."""

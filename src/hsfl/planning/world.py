@@ -340,4 +340,5 @@ def scenario_of_round(
         noise_w=links.noise_w,
         main_gain=draw.main_gain,
         edge_gain=draw.edge_gain,
+        model_down_bits=cost.model_down_bits,
     ).checked()

@@ -18,7 +18,7 @@ from hsfl.config import RunConfig, parse_stored
 from hsfl.errors import InputError
 from hsfl.files import SCRATCH, check_ordinary, checked_record, write_atomic
 from hsfl.frameworks.framework import State
-from hsfl.models.state import UnitState
+from hsfl.models.state import TensorsByClient, UnitState
 from hsfl.runs.folder import check_same_run
 from hsfl.runs.records import RunStanding
 
@@ -67,6 +67,7 @@ def _checksum(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
 def save_checkpoint(path: Path, state: State, standing: RunStanding, config: RunConfig) -> None:
     """Write a framework's state, where the run stands, and the config, from which the run can go on."""
     tensors = {f"tensor/{name}": tensor for name, tensor in state.tensors.items()}
+    tensors |= {f"memory/{name}": tensor for name, tensor in state.memory.flat().items()}
     for name, units in state.units.items():
         tensors |= {f"floats/{name}": units.floats, f"ints/{name}": units.ints}
     notes = {"progress": json.dumps(asdict(standing)), "config": config.model_dump_json()}
@@ -98,9 +99,12 @@ def load_checkpoint(path: Path, like: State, config: RunConfig) -> tuple[State, 
         raise InputError(
             f"{path} does not hold a checkpoint of this config ({reason}); run again into a new folder"
         ) from None
-    others = {name.removeprefix("tensor/"): t for name, t in tensors.items() if name.startswith("tensor/")}
     device = next(iter(like.units.values())).floats.device
-    return State(units, {name: tensor.to(device) for name, tensor in others.items()}), standing
+    others, memory = (
+        {name.removeprefix(kind): t.to(device) for name, t in tensors.items() if name.startswith(kind)}
+        for kind in ("tensor/", "memory/")
+    )
+    return State(units, others, TensorsByClient.named(memory)), standing
 
 
 def _filled(like: UnitState, tensors: Mapping[str, Tensor], name: str) -> UnitState:

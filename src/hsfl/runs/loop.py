@@ -137,9 +137,9 @@ def _round(
     kept = np.flatnonzero(timeline.kept).tolist()
     if not kept:
         observer.warns(_nobody_trained_note(config, timeline, round_index))
-    num_samples = sum(task.trained_samples(kept, round_index).values())
+    num_samples = sum(task.trained_samples(kept, round_index).values()) * parts.clock.extras.passes
     observer.round_starts(round_index + 1, kept, num_samples)
-    after, result = checked_round(framework, framework.round(position.state, kept, round_index))
+    after, result = checked_round(framework, position.state, framework.round(position.state, kept, round_index))
     quality, estimated, estimation_s = None, None, 0.0
     if last or is_tested(config.train, round_index):
         observer.evaluation_starts()

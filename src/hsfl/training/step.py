@@ -8,6 +8,7 @@ update. At every cut this gives, to rounding, the gradients of the whole model.
 import copy
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -76,12 +77,16 @@ class Part:
     fresh optimiser, so memory does not grow with the number of clients.
     """
 
+    # Is given the parameters that have a gradient, by name, before each step; it may change the gradients.
+    before_step: Callable[[dict[str, nn.Parameter]], None] | None = None
+
     def __init__(
         self, model: SplitModel, layout: Layout, start: int, stop: int, train: TrainConfig, goal: Goal = CLASSIFY
     ) -> None:
         self.start, self.stop = start, stop
         self.train, self.goal = train, goal
         self.units, self._memory = bound_copy(model, layout, start, stop)
+        self._prefixes = model.prefixes[start:stop]
         self._draws = tuple(_draws(unit) for unit in self.units)
         modules = [module for unit in self.units for module in unit.modules()]
         self._all_known = all(
@@ -129,6 +134,17 @@ class Part:
         units = self.units[self.start - first : self.stop - first]
         return [parameter for unit in units for parameter in unit.parameters() if parameter.requires_grad]
 
+    def named_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters by their names in the whole model."""
+        first = self._memory.start
+        units = slice(self.start - first, self.stop - first)
+        return {
+            prefix + name: parameter
+            for unit, prefix in zip(self.units[units], self._prefixes[units])
+            for name, parameter in unit.named_parameters()
+            if parameter.requires_grad
+        }
+
     def _optimizer_of(self, start: int, stop: int) -> Optimizer | None:
         if (start, stop) not in self._optimizers:
             first, last = (self._num_parameters_before(unit) for unit in (start, stop))
@@ -169,6 +185,9 @@ class Part:
             for parameter, anchor in zip(self.parameters(), self._anchor):
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter.detach() - anchor, alpha=self.train.proximal_mu)
+        if self.before_step is not None:
+            with torch.no_grad():
+                self.before_step({n: p for n, p in self.named_parameters().items() if p.grad is not None})
         self._optimizer.step()
 
     @property

@@ -29,6 +29,7 @@ class Samples(NamedTuple):
     smashed_bits: Array  # [C]
     gradient_bits: Array  # [C]
     model_bits: Array  # [C]
+    model_down_bits: Array  # [C]
     num_samples: Array  # [K] data samples a client trains on in a round
     max_power_w: Array  # [K]
     speed: Array  # [S, K] FLOPs per second
@@ -57,6 +58,7 @@ def pack_samples(scenarios: Sequence[Scenario]) -> Samples:
         smashed_bits=np.array(s.smashed_bits, float),
         gradient_bits=np.array(s.gradient_bits, float),
         model_bits=np.array(s.model_bits, float),
+        model_down_bits=np.array(s.down_bits, float),
         num_samples=s.num_batches * s.batch_size,
         max_power_w=np.array(s.max_power_w, float),
         speed=np.stack([x.cpu_hz * x.client_flops_per_cycle for x in scenarios]),
@@ -104,7 +106,7 @@ def _distribution_of(x: Samples, s: int, cuts: Array) -> Stage:
         edge_bits=zero,
         up_power_w=x.max_power_w,
         cycles=zero,
-        down_bits=x.model_bits[cuts],
+        down_bits=x.model_down_bits[cuts],
         main=edge,
         edge=edge,
         hz=1.0,

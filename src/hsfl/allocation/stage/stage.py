@@ -155,7 +155,7 @@ def distribution_stage(scenario: Scenario, cuts: Array) -> Stage:
         edge_bits=zero,
         up_power_w=s.max_power_w,
         cycles=zero,
-        down_bits=s.model_bits[cuts].astype(float),
+        down_bits=s.down_bits[cuts].astype(float),
         main=edge,
         edge=edge,
         hz=1.0,
