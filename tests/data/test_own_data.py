@@ -156,7 +156,7 @@ def test_a_record_made_by_hand_is_checked_for_its_lengths() -> None:
 @pytest.mark.parametrize("shape", [(7,), (4, 4), (2, 3, 2)])
 def test_a_class_for_each_pixel(shape: tuple) -> None:
     """Targets of any shape, whole numbers of any type, kept as bytes where they fit."""
-    maps = RNG.integers(0, 3, (60, *shape))
+    maps = np.random.default_rng(0).integers(0, 3, (60, *shape))
     maps.flat[:3] = 0, 1, 2
     for y in (maps, maps.astype(np.uint64), torch.from_numpy(maps), maps.tolist()):
         data = dataset(X, y, X, y, task="segmentation")
@@ -201,9 +201,9 @@ def test_maps_of_classes_in_files(tmp_path: Path) -> None:
     given = dataset(PIXELS, PIXELS[:, 0] % 4, task="segmentation")
     assert dataset_digest(load_dataset(name, files=files)) == dataset_digest(given)
     names(one_line(load_dataset, name, files=files, image_size=8), "data.image_size is 8", "each pixel", "leave it out")
-    names(one_line(fit_dataset, given, 8, None, None, RNG), "data.image_size is 8", "each pixel")
+    names(one_line(fit_dataset, given, 8, None, None, np.random.default_rng(0)), "data.image_size is 8", "each pixel")
     names(one_line(table, tmp_path / "a.csv", task="segmentation"), "segmentation", "npz:PATH")
-    assert len(fit_dataset(given, None, 12, 6, RNG).train_y) == 12
+    assert len(fit_dataset(given, None, 12, 6, np.random.default_rng(0)).train_y) == 12
 
 
 def test_the_digest_is_of_all_that_is_held() -> None:

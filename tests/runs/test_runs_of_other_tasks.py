@@ -3,6 +3,7 @@
 import csv
 import json
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def maps(num: int = 60, channels: int = 1):
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (num, channels, 8, 8))
     bright = x[:, 0] > 128
-    y = bright + (bright & np.roll(bright, 1, axis=2))
+    y = np.where(bright & np.roll(bright, 1, axis=2), 2, bright)
     return hsfl.dataset(x, y, task="segmentation", clients=rng.integers(0, 3, num))
 
 
@@ -82,6 +83,7 @@ class Skipping(nn.Module):
         return self.last(torch.cat([x, self.up(self.down(x).relu())], 1))
 
 
+@cache
 def skipping(channels: int = 1):
     torch.manual_seed(3)
     return hsfl.split(Skipping(channels), torch.zeros(2, channels, 8, 8), most_tensors=2)
@@ -157,9 +159,10 @@ def test_workers_count_the_same_pixels(framework, tmp_path):
 def test_notes_about_maps(tmp_path):
     """Targets that are large beside the smashed data, and classes that no test pixel has."""
     data = maps()
-    notes = prepare(read_config(None, [*MAPS, "data.name=own"]), data, skipping()).notes
-    names(notes[0], "targets of 64 B", "896 B or more", "neither counted nor timed")
-    whole = prepare(read_config(None, ["framework=fl", *MAPS[:1], *MAPS[2:], "data.name=own"]), data, skipping())
+    given = ["data.name=own", "data.partition=given"]
+    notes = prepare(read_config(None, [*MAPS, *given]), data, skipping()).notes
+    names(notes[0], "targets of 64 B", "1 KiB or more", "neither counted nor timed")
+    whole = prepare(read_config(None, ["framework=fl", *MAPS[:1], *MAPS[2:], *given]), data, skipping())
     assert whole.notes == ()
     absent = replace(data, test_y=np.minimum(data.test_y, 1), classes=("dark", "bright", "within"))
     assert "no test sample has pixels of within" in prepare(whole.task.config, absent, skipping()).notes[0]
@@ -192,7 +195,7 @@ def test_wrong_settings_of_maps_are_one_line(tmp_path):
         with raises(InputError, *parts):
             run(tmp_path / "run", [*MAPS, *words], data=maps(), model=skipping())
     with raises(InputError, "(3,)", "(3, 8, 8)", "last unit"):
-        run(tmp_path / "run", [*MAPS, "model.name=mlp"], data=maps())
+        run(tmp_path / "run", [*MAPS, "fleet.cuts=1", "model.name=mlp"], data=maps())
     with raises(InputError, "segmentation", "simulated", "real machines"):
         make_kit(read_config(None, ["train.task=segmentation"]), (1, 8, 8), 3)
     assert not any(tmp_path.iterdir())
