@@ -2,7 +2,7 @@
 
     python docs/examples/unet.py
 
-runs it in half a minute. The same file is a plugin, so that commands know `shapes` and `unet` by name:
+runs it in well under a minute. The same file is a plugin, so that commands know `shapes` and `unet` by name:
 
     hsfl compare --plugin docs/examples/unet.py --set data.name=shapes --set model.name=unet -f hsfl,fleet.cuts=3 -f fl --out runs/shapes
 """
@@ -80,7 +80,7 @@ if __name__ == "__main__":
         data={"name": "shapes"},
         model="unet",
         fleet={"num_clients": 4, "cuts": [1, 2, 3, 5]},
-        train={"rounds": 12, "batch_size": 16, "lr": 0.01},
+        train={"rounds": 20, "batch_size": 8, "lr": 0.01},
         out="runs/unet",
         progress=True,
     )
