@@ -146,7 +146,7 @@ def test_every_framework_trains_on_maps(framework, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", ["hsfl", "sl"])
+@pytest.mark.parametrize("framework", ["hsfl", "fl"])
 def test_workers_count_the_same_pixels(framework, tmp_path):
     words = [*MAPS, "train.rounds=2", "data.partition=given"]
     inline, workers = (
