@@ -45,10 +45,11 @@ def test_the_page_about_own_data_runs_as_it_stands(tmp_path: Path, monkeypatch: 
     assert len(names["rows"]) == sum(len(run.records) for run in names["comparison"].runs)
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {
         *("quadrants", "three", "npz", "rows", "rows-compared", "machines"),
-        *("price", "tags", "price-npz", "plots", "letters"),
+        *("price", "tags", "maps", "price-npz", "plots", "letters"),
     }
     assert names["numbers"].metrics["r2"] > 0.5
     assert names["labels"].metrics["micro_f1"] > 0.6
+    assert names["pixels"].metrics["mean_iou"] > 0.6
 
 
 def test_the_observer_of_the_document_is_told(

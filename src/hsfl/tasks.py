@@ -41,7 +41,7 @@ class LearningTask:
     """A row: what the targets are, which loss is trained, and which metrics are told. The first metric chooses the best round."""
 
     name: str
-    targets: str  # classes, labels, numbers or tokens
+    targets: str  # classes, labels, numbers, tokens or pixels
     loss: str | Function
     metrics: tuple[Metric, ...]
 
@@ -56,6 +56,7 @@ ACCURACY = Metric("test_accuracy", "test accuracy", percent=True)
 BALANCED = Metric("balanced_accuracy", "balanced accuracy", percent=True)
 LOSSES = {  # which targets a loss is for
     "cross_entropy": ("classes", "tokens"),
+    "pixel_cross_entropy": ("pixels",),
     "bce": ("labels",),
     "mse": ("numbers",),
     "mae": ("numbers",),
@@ -90,6 +91,12 @@ TASKS = {
                 Metric("bits_per_token", "bits per token", higher_is_better=False),
                 Metric("token_accuracy", "token accuracy", percent=True),
             ),
+        ),
+        LearningTask(
+            "segmentation",
+            "pixels",
+            "pixel_cross_entropy",
+            (Metric("mean_iou", "mean IoU", percent=True), Metric("pixel_accuracy", "pixel accuracy", percent=True)),
         ),
     )
 }

@@ -52,6 +52,9 @@ def test_no_padding_only_flips_and_none_does_nothing() -> None:
 def test_what_suits_which_images() -> None:
     check_augmentation("none", (1, 28, 28))
     check_augmentation("flip_crop", (3, 32, 32))
+    check_augmentation("flip_crop", (3, 32, 32), (32, 32))
+    with raises(InputError, "'flip_crop'", "(16, 16)", "32x32", "'none'"):
+        check_augmentation("flip_crop", (3, 32, 32), (16, 16))
     with raises(InputError, "1 channel", "colour images"):
         check_augmentation("flip_crop", (1, 28, 28))
     with raises(InputError, "4x9", "too small"):

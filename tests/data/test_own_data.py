@@ -14,7 +14,7 @@ from hsfl.data.arrays import client_numbers, held_out_samples, samples
 from hsfl.data.from_python import dataset, dataset_digest, fit_dataset
 from hsfl.data.partition import partition
 from hsfl.data.readers.reader_base import FileSettings
-from hsfl.data.registry import Dataset, load_dataset
+from hsfl.data.registry import Dataset, class_counts_of, load_dataset
 from hsfl.errors import InputError
 from hsfl.training.batches import Images
 from tests.naming import names, raises
@@ -150,6 +150,59 @@ def test_a_record_made_by_hand_is_checked_for_its_lengths() -> None:
         "train_y",
         "20 labels",
     )
+
+
+@pytest.mark.parametrize("shape", [(7,), (4, 4), (2, 3, 2)])
+def test_a_class_for_each_pixel(shape: tuple) -> None:
+    """Targets of any shape, whole numbers of any type, kept as bytes where they fit."""
+    maps = np.random.default_rng(0).integers(0, 3, (60, *shape))
+    maps.flat[:3] = 0, 1, 2
+    for y in (maps, maps.astype(np.uint64), torch.from_numpy(maps), maps.tolist()):
+        data = dataset(X, y, X, y, task="segmentation")
+        assert np.array_equal(data.train_y, maps)
+        assert (data.train_y.dtype, data.classes, data.targets) == (np.uint8, ("0", "1", "2"), "pixels")
+    assert dataset(X, maps > 0, task="segmentation").num_classes == 2
+    named = dataset(X, maps, task="segmentation", classes=["sea", "land", "sky", "town"])
+    assert sum(row.num_train + row.num_test for row in class_counts_of(named)) == maps.size
+    assert class_counts_of(named)[3] == ("pixels of town", 0, 0)
+    many = dataset(X, maps, task="segmentation", classes=list(map(str, range(300))))
+    assert many.train_y.dtype == np.int64
+    assert len({dataset_digest(data) for data in (named, many, dataset(X, maps, task="segmentation"))}) == 3
+
+
+MAPS = np.arange(60 * 6).reshape(60, 2, 3) % 4
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"y": Y}, ("y", "(60,)", "[samples, height, width]")),
+        ({"y": MAPS[:40]}, ("60 samples", "y 40", "one label")),
+        ({"y": MAPS.astype(float)}, ("float64", "y.astype(int)", "y.argmax(axis=1)")),
+        ({"y": MAPS - 1}, ("class -1", "class of their own")),
+        ({"y": np.where(MAPS == 3, 2**40, MAPS)}, (f"class {2**40}", "0, 1, ...")),
+        ({"y": np.where(MAPS == 3, 255, MAPS)}, ("up to 255", "none is 3", "name them all")),
+        ({"y": 0 * MAPS}, ("one class alone",)),
+        ({"classes": ["a", "b"]}, ("label 3", "2 classes")),
+        ({"test_x": X, "test_y": MAPS[:, :1]}, ("(2, 3)", "(1, 3)", "make them alike")),
+        ({"test_x": X, "test_y": MAPS + 300}, ("label 300", "no training sample")),
+        ({"task": "classification"}, ("(60, 2, 3)", "segmentation")),
+        ({"task": "regression"}, ("(60, 2, 3)", "[samples, columns]")),
+    ],
+)
+def test_wrong_maps_of_classes_are_one_line(change: dict, parts: tuple) -> None:
+    names(one_line(dataset, **({"x": X, "y": MAPS, "task": "segmentation"} | change)), *parts)
+
+
+def test_maps_of_classes_in_files(tmp_path: Path) -> None:
+    files = FileSettings(task="segmentation")
+    name = save(tmp_path / "a.npz", x=PIXELS.astype(np.uint8), y=PIXELS[:, 0] % 4)
+    given = dataset(PIXELS, PIXELS[:, 0] % 4, task="segmentation")
+    assert dataset_digest(load_dataset(name, files=files)) == dataset_digest(given)
+    names(one_line(load_dataset, name, files=files, image_size=8), "data.image_size is 8", "each pixel", "leave it out")
+    names(one_line(fit_dataset, given, 8, None, None, np.random.default_rng(0)), "data.image_size is 8", "each pixel")
+    names(one_line(table, tmp_path / "a.csv", task="segmentation"), "segmentation", "npz:PATH")
+    assert len(fit_dataset(given, None, 12, 6, np.random.default_rng(0)).train_y) == 12
 
 
 def test_the_digest_is_of_all_that_is_held() -> None:

@@ -38,6 +38,19 @@ def test_several_tensors_are_packed():
         check_fits(model, X, 3)
 
 
+def test_classes_of_pixels():
+    model = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1))
+    images = torch.zeros(1, 1, 4, 6)
+    check_fits(model, images, 3, "pixels", (4, 6))
+    check_fits(model, images, 3, "pixels")  # a plan does not look at the targets
+    with raises(InputError, "(3, 4, 6)", "(1, 4, 6)", "(3, 1, 4, 6)"):
+        check_fits(model, images, 3, "pixels", (1, 4, 6))
+    with raises(InputError, "(3, 4, 6)", "2 classes"):
+        check_fits(model, images, 2, "pixels")
+    with raises(InputError, "(72,)", "last unit"):
+        check_fits(nn.Sequential(model, nn.Flatten()), images, 72, "pixels")
+
+
 def test_common_mistakes():
     flat = nn.Sequential(nn.Linear(6, 1), nn.Flatten(0))
     with raises(InputError, "[batch]", "[batch, 1]", "squeeze"):

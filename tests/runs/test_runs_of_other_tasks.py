@@ -1,7 +1,9 @@
-"""Runs that learn something else than classes: tokens, numbers, labels; in every framework, with records and pages of their metric."""
+"""Runs that learn something else than classes: tokens, numbers, labels, classes of pixels; in every framework, with records and pages of their metric."""
 
 import csv
 import json
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from hsfl.framework_table import METHODS
 from hsfl.report.comparison_summary import gain_sentences, read_comparison
 from hsfl.runs.export import evaluate_folder, export_folder
 from hsfl.runs.folder import RunFolder
+from hsfl.runs.prepare import prepare
 from hsfl.runs.unused_settings import refuse_unused
 from tests.naming import names, raises
 from tests.plugins.files import unload
@@ -41,6 +44,9 @@ TABLE = [
 ]
 
 
+MAPS = ["fleet.num_clients=3", "fleet.cuts=[1, 2, 4]", "train.rounds=1", "train.batch_size=8", "train.lr=0.01"]
+
+
 @pytest.fixture(autouse=True)
 def _no_plugins():
     yield
@@ -53,6 +59,34 @@ def table(task: str = "regression", num: int = 80):
     y = x @ np.array([1.0, -2.0, 3.0, 0.5])
     targets = {"regression": y, "multi_label": np.stack([y > 0, x[:, 0] > 0], axis=1)}
     return hsfl.dataset(x, targets[task], task=task, clients=rng.integers(0, 3, num))
+
+
+def maps(num: int = 60, channels: int = 1):
+    """Bright pixels are of class 2 within bright neighbours, else of class 1."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (num, channels, 8, 8))
+    bright = x[:, 0] > 128
+    y = np.where(bright & np.roll(bright, 1, axis=2), 2, bright)
+    return hsfl.dataset(x, y, task="segmentation", clients=rng.integers(0, 3, num))
+
+
+class Skipping(nn.Module):
+    """A skip crosses all cuts but the last."""
+
+    def __init__(self, channels: int = 1, num_classes: int = 3) -> None:
+        super().__init__()
+        self.first, self.down = nn.Conv2d(channels, 4, 3, padding=1), nn.Conv2d(4, 6, 2, 2)
+        self.up, self.last = nn.ConvTranspose2d(6, 4, 2, 2), nn.Conv2d(8, num_classes, 3, padding=1)
+
+    def forward(self, x):
+        x = self.first(x).relu()
+        return self.last(torch.cat([x, self.up(self.down(x).relu())], 1))
+
+
+@cache
+def skipping(channels: int = 1):
+    torch.manual_seed(3)
+    return hsfl.split(Skipping(channels), torch.zeros(2, channels, 8, 8), most_tensors=2)
 
 
 def run(folder, words, framework="hsfl", **more):
@@ -87,6 +121,84 @@ def test_every_framework_trains_on_tokens_or_says_why_not(framework, tmp_path):
     result = run(tmp_path / "run", TEXT, framework)
     assert result.metrics["perplexity"] < 256 * 1.1
     assert result.test_accuracy is None
+
+
+def test_hsfl_fl_and_splitfed_v1_learn_the_same_maps(tmp_path):
+    """A cut changes no number where two tensors cross it, and workers count the same pixels."""
+    frameworks = {"hsfl": [], "fl": [], "splitfed_v1": ["fleet.one_cut=2"]}
+    results = {}
+    for name, words in frameworks.items():
+        result = run(tmp_path / name, [*MAPS, "train.rounds=2", *words], name, data=maps(), model=skipping())
+        results[name] = load_file(result.folder / "model.safetensors"), result.metrics
+        assert result.metric == "mean_iou"
+        assert list(result.metrics) == ["mean_iou", "pixel_accuracy"]
+    for name in ("fl", "splitfed_v1"):
+        assert results[name][1] == results["hsfl"][1]
+        for key, tensor in results["hsfl"][0].items():
+            assert torch.allclose(tensor, results[name][0][key], atol=1e-6), (name, key)
+
+
+@pytest.mark.parametrize("framework", METHODS)
+def test_every_framework_trains_on_maps(framework, tmp_path):
+    result = run(tmp_path / "run", MAPS, framework, data=maps(), model=skipping())
+    assert 0 < result.metrics["mean_iou"] < result.metrics["pixel_accuracy"] < 1
+    assert result.test_accuracy is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["hsfl", "fl"])
+def test_workers_count_the_same_pixels(framework, tmp_path):
+    words = [*MAPS, "train.rounds=2", "data.partition=given"]
+    inline, workers = (
+        run(tmp_path / engine, [*words, f"engine.name={engine}"], framework, data=maps(), model=skipping())
+        for engine in ("inline", "workers")
+    )
+    assert inline.metrics == workers.metrics
+
+
+def test_notes_about_maps(tmp_path):
+    """Targets that are large beside the smashed data, and classes that no test pixel has."""
+    data = maps()
+    given = ["data.name=own", "data.partition=given"]
+    notes = prepare(read_config(None, [*MAPS, *given]), data, skipping()).notes
+    names(notes[0], "targets of 64 B", "1 KiB or more", "neither counted nor timed")
+    whole = prepare(read_config(None, ["framework=fl", *MAPS[:1], *MAPS[2:], *given]), data, skipping())
+    assert whole.notes == ()
+    absent = replace(data, test_y=np.minimum(data.test_y, 1), classes=("dark", "bright", "within"))
+    assert "no test sample has pixels of within" in prepare(whole.task.config, absent, skipping()).notes[0]
+
+
+def test_colour_images_and_their_maps_move_together(tmp_path):
+    words = [*MAPS, "data.augment=flip_crop"]
+    assert run(tmp_path / "run", words, data=maps(channels=3), model=skipping(3)).metrics["mean_iou"] > 0
+
+
+def test_a_task_like_segmentation(tmp_path):
+    """A metric of a plugin is a number for each sample, whatever the shape of its targets."""
+
+    def found(output, target):
+        return (output.argmax(1) == target).flatten(1).float().mean(1)
+
+    hsfl.register_task("mine", like="segmentation", metrics={"found": found})
+    result = run(tmp_path / "run", [*MAPS, "train.task=mine"], data=maps(), model=skipping())
+    assert result.metrics["found"] == pytest.approx(result.metrics["pixel_accuracy"])
+
+
+def test_wrong_settings_of_maps_are_one_line(tmp_path):
+    for words, parts in [
+        (["data.partition=dirichlet"], ("dirichlet", "segmentation", "iid")),
+        (["train.loss=cross_entropy"], ("'cross_entropy'", "segmentation", "pixel_cross_entropy")),
+        (["train.task=classification"], ("'classification'", "segmentation")),
+        (["model.input=[1, 16, 16]"], ("model.input", "each pixel", "leave it out")),
+        (["data.image_size=16"], ("data.image_size is 16", "each pixel")),
+    ]:
+        with raises(InputError, *parts):
+            run(tmp_path / "run", [*MAPS, *words], data=maps(), model=skipping())
+    with raises(InputError, "(3,)", "(3, 8, 8)", "last unit"):
+        run(tmp_path / "run", [*MAPS, "fleet.cuts=1", "model.name=mlp"], data=maps())
+    with raises(InputError, "segmentation", "simulated", "real machines"):
+        make_kit(read_config(None, ["train.task=segmentation"]), (1, 8, 8), 3)
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("framework", ["splitfed_v2", "psl", "sl", "hsfl"])
@@ -181,7 +293,7 @@ def test_a_plugin_brings_a_task(tmp_path):
 def test_wrong_settings_are_one_line(tmp_path):
     few = [word for change in TEXT for word in ("--set", change)]
     for changes, parts in [
-        (["data.partition=dirichlet"], ("data.partition is 'dirichlet'", "next_token has no classes", "iid")),
+        (["data.partition=dirichlet"], ("data.partition is 'dirichlet'", "next_token has no class", "iid")),
         (["train.task=regression"], ("train.task is 'regression'", "the data are text")),
         (["train.loss=mse"], ("train.loss is 'mse'", "next_token", "choose cross_entropy")),
         (["train.task=next"], ("task 'next'", "choose one of")),

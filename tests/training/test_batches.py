@@ -1,6 +1,7 @@
 """Batches are a function of (seed, client, pass, step), and of nothing else."""
 
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -129,6 +130,17 @@ def test_a_run_with_another_input_size_feeds_small_images():
 def a_feed(seed: int = 1, augment: str = "none") -> Feed:
     shares = [np.arange(0, 12), np.arange(12, 40)]
     return Feed(colour_images(), shares, seed, augment)
+
+
+def test_the_class_of_a_pixel_moves_with_the_pixel():
+    """Images that show their own targets still show them when both were mirrored and moved; targets kept as bytes come as numbers."""
+    images = colour_images()
+    feed = Feed(replace(images, y=images.x[:, 0]), [np.arange(40)], 1, "flip_crop")
+    planned = feed.batches_of_round(0, 0, 40, 1)[0]
+    x, y = feed.batch(planned)
+    assert y.dtype == torch.int64
+    assert torch.equal(x[:, 0], images.floats(y[:, None].expand(-1, 3, -1, -1).to(torch.uint8))[:, 0])
+    assert not torch.equal(y, images.x[planned.indices, 0].long())
 
 
 def flat(plan: list[PlannedBatch]) -> list[list[int]]:

@@ -77,6 +77,32 @@ def test_tokens():
     )
 
 
+@pytest.mark.parametrize("shape", [(6,), (4, 5), (2, 3, 2)])
+def test_pixels_are_judged_by_one_confusion_matrix(shape):
+    """Class 4 never occurs in the targets, though it is guessed: it is left out of the mean, and its guesses are mistakes."""
+    rng = np.random.default_rng(0)
+    output = torch.from_numpy(rng.normal(size=(7, 5, *shape)).astype(np.float32))
+    target = torch.from_numpy(rng.integers(0, 4, (7, *shape)))
+    confusion = np.zeros((5, 5), int)
+    for pixel, guess in zip(target.flatten(), output.argmax(1).flatten()):
+        confusion[pixel, guess] += 1
+    overlaps = [confusion[c, c] / (confusion[c].sum() + confusion[:, c].sum() - confusion[c, c]) for c in range(4)]
+    assert confusion[:, 4].sum() > 0
+    for batch_size in (2, 7):
+        quality = told("segmentation", output, target, 5, batch_size)
+        assert list(quality.metrics) == ["mean_iou", "pixel_accuracy"]
+        assert quality.metrics["mean_iou"] == sum(overlaps) / 4
+        assert quality.metrics["pixel_accuracy"] == confusion.trace() / confusion.sum()
+        assert quality.loss == pytest.approx(float(F.cross_entropy(output, target)))
+        assert (quality.accuracy, quality.recall) == (None, ())
+    assert told("segmentation", output, target.to(torch.uint8), 5).metrics == quality.metrics  # as data sets keep them
+
+
+def test_large_outputs_are_tested_in_small_batches():
+    maps = Images(torch.zeros(4, 3, 512, 512), torch.zeros(4, 512, 512, dtype=torch.uint8), (), ())
+    assert evaluation_batch_size(maps, 21) == 2**25 // (512 * 512 * 21)
+
+
 def test_a_large_vocabulary_is_tested_in_small_batches():
     tokens = torch.zeros(4, 1024, dtype=torch.int64)
     assert evaluation_batch_size(Images(tokens, tokens, (), ()), 50_000) == 1

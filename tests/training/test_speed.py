@@ -5,11 +5,13 @@ import json
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from hsfl import fleet_file
 from hsfl.config import TrainConfig
 from hsfl.errors import InputError
 from hsfl.models.cost_table import measure_cost
+from hsfl.models.units import SplitModel
 from hsfl.models.zoo import build
 from hsfl.training import speed
 from hsfl.training.speed import machine_memory_bits, training_speed
@@ -44,6 +46,11 @@ def test_the_median_step_counts_and_warm_up_does_not(monkeypatch: pytest.MonkeyP
 def test_models_of_tokens_are_measured_too() -> None:
     found = training_speed(build("gpt", (8,), 16, norm="none"), (8,), 16, TrainConfig(batch_size=2), 0.01)
     assert found.flops_per_s > 0
+
+
+def test_models_that_give_classes_of_pixels_are_measured_too() -> None:
+    model = SplitModel({"a": nn.Conv2d(1, 2, 3), "b": nn.Conv2d(2, 5, 1)})
+    assert training_speed(model, SHAPE, 5, TrainConfig(batch_size=2), 0.01).flops_per_s > 0
 
 
 def test_measuring_leaves_the_model_alone() -> None:

@@ -202,9 +202,9 @@ class TrainConfig(Section):
     )
     norm_batches: int = Field(4, ge=1)  # that each client sends forward for it
     task: str | None = (
-        None  # classification, multi_label, regression, next_token, or a name that a plugin registered; null: the data's
+        None  # classification, multi_label, regression, next_token, segmentation, or a name that a plugin registered; null: the data's
     )
-    loss: str | None = None  # cross_entropy, bce, mse, mae, huber; null: the task's own
+    loss: str | None = None  # cross_entropy, pixel_cross_entropy, bce, mse, mae, huber; null: the task's own
 
 
 class LogConfig(Section):

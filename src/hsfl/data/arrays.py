@@ -2,7 +2,8 @@
 
 `checked_arrays` does all of it; the sections below it are its steps. An input may be an array, a tensor, a list or a column of a table.
 Samples: floats are taken as they are; whole numbers with three or four axes are images in 0..255; other whole numbers become floats.
-Targets, by the task: classes (whole numbers of any type, or names), labels of which a sample has any number, numbers, or tokens.
+Targets, by the task: classes (whole numbers of any type, or names), labels of which a sample has any number, numbers, tokens, or a class for
+each pixel.
 
 A function's `array_name` is how an error message calls the array.
 
@@ -20,7 +21,7 @@ from hsfl.rng import stream
 from hsfl.tasks import find_task
 
 CHANNELS = (1, 3, 4)  # of images as people store them
-MOST_TOKENS = 2**24  # of a vocabulary
+MOST_TOKENS = 2**24  # of a vocabulary; so are the classes of pixels
 
 
 class Side(NamedTuple):
@@ -56,8 +57,8 @@ def checked_arrays(
     x = [(_token_numbers if tokens else samples)(where + side.x_name, side.x) for side in sides]
     raw = [RAW[row.targets](where + side.y_name, side.y) for side in sides]
     _check_alike(where, sides, x, raw)
-    called, by_class = [where + side.y_name for side in sides], row.targets == "classes"
-    y, names = _class_numbers(called, raw, classes) if by_class else (raw, _named_columns(called, raw, classes))
+    called, of_classes = [where + side.y_name for side in sides], row.targets in ("classes", "pixels")
+    y, names = _class_numbers(called, raw, classes) if of_classes else (raw, _named_columns(called, raw, classes))
     vocabulary = (
         1 + int(max(values.max() for values in (*x, *(y if row.targets == "tokens" else ())))) if tokens else None
     )
@@ -65,9 +66,12 @@ def checked_arrays(
     if row.targets == "tokens":
         _check_follows(called, x, y)
         names = ()
+    if len({values.shape[1:] for values in y}) > 1:
+        first, second = (values.shape[1:] for values in y)
+        raise InputError(f"{called[0]} holds targets of {first} but {called[1]} of {second}; make them alike")
     if len(x) == 2:
         return Arrays(x[0], y[0], x[1], y[1], names, normalise, holder, holders, row.name, vocabulary)
-    strata = y[0] if by_class else np.zeros(len(y[0]), np.int64)
+    strata = y[0] if row.targets == "classes" else np.zeros(len(y[0]), np.int64)
     held = held_out_samples(where, strata, holder, TEST_FRACTION if test_fraction is None else test_fraction)
     train_holder = None if holder is None else holder[~held]
     about = (names, normalise, train_holder, holders, row.name, vocabulary)
@@ -151,6 +155,11 @@ def _raw_labels(array_name: str, value: Any) -> np.ndarray:
         raise InputError(
             f"{array_name} is {_short_description(value)} of {y.dtype}; give whole numbers 0, 1, ... or names [samples]{way_out}"
         )
+    if y.ndim > 2:
+        raise InputError(
+            f"{array_name} has shape {y.shape}; give one label for each sample, [samples], or set the task to segmentation, where "
+            "each pixel has a class"
+        )
     if y.ndim != 1:
         way_out = (
             "y.ravel()"
@@ -171,7 +180,7 @@ def _class_numbers(
     array_names: Sequence[str], raw: Sequence[np.ndarray], classes: Sequence[Any] | None
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """The labels of each side as indices into the classes, and the classes' names."""
-    if len({labels.dtype.kind for labels in raw}) > 1:
+    if len({labels.dtype.kind == "U" for labels in raw}) > 1:
         raise InputError(f"{array_names[0]} and {array_names[1]} hold names and whole numbers; use one kind for both")
     by_name = raw[0].dtype.kind == "U"
     train_labels = np.unique(raw[0])  # in training
@@ -231,6 +240,23 @@ def _number_targets(array_name: str, value: Any) -> np.ndarray:
     return y[:, None] if y.ndim == 1 else y
 
 
+def _pixel_classes(array_name: str, value: Any) -> np.ndarray:
+    """A class for each pixel of a sample, [n, ...]: bytes, or int64 where there are more than 256 classes."""
+    y = _as_numbers(array_name, value)
+    if y.dtype.kind not in "biu" or y.ndim < 2 or y.size == 0:
+        raise InputError(
+            f"{array_name} is {_short_description(value)} of {y.dtype}; give a whole number for each pixel, [samples, height, width]: "
+            "y.astype(int), or y.argmax(axis=1) if they are one-hot"
+        )
+    least, most = int(y.min()), int(y.max())
+    if least < 0 or most >= MOST_TOKENS:
+        raise InputError(
+            f"{array_name} holds class {least if least < 0 else most}; number the classes 0, 1, ..., and give pixels that have none a "
+            "class of their own"
+        )
+    return y.astype(np.uint8 if most < 256 else np.int64)
+
+
 def _named_columns(array_names: Sequence[str], y: Sequence[np.ndarray], names: Sequence[Any] | None) -> tuple[str, ...]:
     """The names of the labels or columns, numbers where none are given; training and test targets must be alike."""
     widths = [targets.shape[1] for targets in y]
@@ -257,6 +283,7 @@ RAW = {
     "labels": _label_targets,
     "numbers": _number_targets,
     "tokens": _token_numbers,
+    "pixels": _pixel_classes,
 }  # by targets
 
 

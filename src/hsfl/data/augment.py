@@ -35,8 +35,9 @@ def flip_crop(x: torch.Tensor, rng: np.random.Generator, pad: int = PAD) -> torc
 AUGMENTATIONS: dict[str, Augmentation] = {"none": _unchanged, "flip_crop": flip_crop}
 
 
-def check_augmentation(name: str, image_shape: tuple[int, ...]) -> None:
-    """Whether this augmentation exists and suits images of shape (C, H, W)."""
+def check_augmentation(name: str, image_shape: tuple[int, ...], pixel_shape: tuple[int, ...] | None = None) -> None:
+    """Whether this augmentation exists and suits images of shape (C, H, W). pixel_shape: of a sample's targets, where each pixel has a
+    class."""
     if known_name("augmentation", name, AUGMENTATIONS) == "none":
         return
     if len(image_shape) != 3:
@@ -50,6 +51,10 @@ def check_augmentation(name: str, image_shape: tuple[int, ...]) -> None:
         )
     if name == "flip_crop" and min(height, width) <= PAD:
         raise InputError(f"data.augment is 'flip_crop' but images of {height}x{width} are too small; set 'none'")
+    if pixel_shape not in (None, image_shape[1:]):
+        raise InputError(
+            f"data.augment is {name!r} but targets of {pixel_shape} cannot move with images of {height}x{width}; set 'none'"
+        )
 
 
 def _reflected(index: np.ndarray, length: int) -> np.ndarray:

@@ -31,7 +31,8 @@ def dataset(
 
     x: floats of any shape [n, ...], taken as they are, or whole numbers in 0..255, images [n, C, H, W] or grey [n, H, W].
     y: one label for each sample, 0, 1, ... of any whole type, or names; of another task 0 and 1 for each label (`multi_label`, [n, L]),
-        numbers (`regression`, [n] or [n, D]), or the token that follows each token (`next_token`, [n, T]).
+        numbers (`regression`, [n] or [n, D]), the token that follows each token (`next_token`, [n, T]), or the class of each pixel
+        (`segmentation`, whole numbers [n, H, W], or of any other shape that the model gives).
     test_x, test_y: the samples to test on; without them `test_fraction` of each class (0.2) is held out, always the same.
     clients: who holds each sample of x, a number or a name; used by `data.partition = "given"`.
     classes: names, by label; needed where a class has no training sample.

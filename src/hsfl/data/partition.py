@@ -194,7 +194,7 @@ def check_classes(kind: str, task: str, targets: str) -> None:
     if kind in BY_CLASS and targets != "classes":
         other_kinds = ", ".join(name for name in PARTITIONS if name not in BY_CLASS)
         raise InputError(
-            f"data.partition is {kind!r}, by class, but {task} has no classes; choose one of {other_kinds}"
+            f"data.partition is {kind!r}, by class, but {task} has no class for each sample; choose one of {other_kinds}"
         )
 
 

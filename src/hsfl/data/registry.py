@@ -112,7 +112,7 @@ class Dataset:
 
     name: str
     train_x: np.ndarray  # [n, C, H, W] uint8, [n, ...] float32, or tokens [n, T] int64
-    train_y: np.ndarray  # [n] int64; of labels and numbers [n, L] float32, of tokens [n, T] int64
+    train_y: np.ndarray  # [n] int64; labels, numbers [n, L] float32; tokens [n, T] int64; pixels [n, ...]
     test_x: np.ndarray
     test_y: np.ndarray
     classes: tuple[str, ...]  # names, or those of labels or columns; none of tokens
@@ -135,12 +135,13 @@ class Dataset:
 
     @property
     def targets(self) -> str:
-        """What y holds: classes, labels, numbers or tokens."""
+        """What y holds: classes, labels, numbers, tokens or pixels."""
         return find_task(self.task).targets
 
     @property
     def num_classes(self) -> int:
-        """How many numbers a model gives: one for each class, label or column, or for each token of the vocabulary."""
+        """How many numbers a model gives for a sample (or token, or pixel): one for each class, label or column, or for each token
+        of the vocabulary."""
         return len(self.classes) if self.targets != "tokens" else self.vocabulary or 0
 
     def strata(self, side: str) -> np.ndarray:
@@ -202,6 +203,10 @@ def make_dataset(name: str, arrays: Arrays, image_size: int | None = None) -> Da
     """The whole data set, images in the wanted size, with its statistics."""
     if arrays.train_x.dtype != np.uint8 and image_size is not None:
         raise InputError(f"data.image_size is {image_size} but {name} holds numbers, not images; leave it out")
+    if image_size is not None and find_task(arrays.task).targets == "pixels":
+        raise InputError(
+            f"data.image_size is {image_size} but {name} has a class for each pixel; resize images and targets yourself, and leave it out"
+        )
     arrays = _finished(arrays, image_size)
     mean, std = _statistics(arrays)
     x_and_y = (arrays.train_x, arrays.train_y, arrays.test_x, arrays.test_y)
@@ -237,15 +242,27 @@ def find_data_dir(data_dir: str | Path | None = None) -> Path:
 
 
 def class_counts_of(dataset: Dataset) -> list[ClassCount]:
-    """How many samples each class has, in the order of the labels, or how many have each label; other targets have one row for all."""
+    """How many samples (or pixels) each class has, in the order of the labels, or how many samples have each label; other targets have
+    one row for all."""
     if dataset.targets == "labels":
         had = zip(dataset.classes, dataset.train_y.sum(axis=0), dataset.test_y.sum(axis=0))
         return [ClassCount(name, int(train), int(test)) for name, train, test in had]
-    if dataset.targets != "classes":
+    if dataset.targets not in ("classes", "pixels"):
         return [ClassCount(f"samples for {dataset.task}", len(dataset.train_y), len(dataset.test_y))]
+    if dataset.targets == "pixels":
+        pixels = [_pixels_of_classes(y, dataset.num_classes) for y in (dataset.train_y, dataset.test_y)]
+        return [ClassCount(f"pixels of {name}", *counts) for name, *counts in zip(dataset.classes, *pixels)]
     train = np.bincount(dataset.train_y, minlength=dataset.num_classes)
     test = np.bincount(dataset.test_y, minlength=dataset.num_classes)
     return [ClassCount(*row) for row in zip(dataset.classes, train.tolist(), test.tolist())]
+
+
+def _pixels_of_classes(y: np.ndarray, num_classes: int) -> list[int]:
+    """How many pixels of y [n, ...] each class has; one sample at a time, so that no wide copy of all pixels is made."""
+    counts = np.zeros(num_classes, np.int64)
+    for sample in y:
+        counts += np.bincount(sample.ravel(), minlength=num_classes)
+    return [int(number) for number in counts]
 
 
 def samples_of_clients(dataset: Dataset) -> dict[str, int] | None:
@@ -295,7 +312,9 @@ def _finished(arrays: Arrays, image_size: int | None) -> Arrays:
     train_x, test_x = arrays.train_x, arrays.test_x
     if image_size is not None:
         train_x, test_x = resized_array(train_x, image_size), resized_array(test_x, image_size)
-    y_type = np.float32 if arrays.train_y.dtype.kind == "f" else np.int64
+    y_type: type = np.float32 if arrays.train_y.dtype.kind == "f" else np.int64
+    if find_task(arrays.task).targets == "pixels" and len(arrays.classes) <= 256:
+        y_type = np.uint8  # an eighth of the memory; a batch at a time becomes int64
     return arrays._replace(
         train_x=np.require(train_x, train_x.dtype, ["C", "W"]),
         test_x=np.require(test_x, test_x.dtype, ["C", "W"]),

@@ -17,11 +17,18 @@ def example(shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
     return torch.zeros(1, *shape, dtype=dtype)
 
 
-def check_fits(model: nn.Module, samples: Tensor, num_classes: int, targets: str = "classes") -> None:
+def check_fits(
+    model: nn.Module,
+    samples: Tensor,
+    num_classes: int,
+    targets: str = "classes",
+    pixel_shape: tuple[int, ...] | None = None,
+) -> None:
     """Try a copy of the model, in evaluation mode, on samples [n, ...]; what the model raises becomes an error of one line.
 
-    num_classes: how many numbers the model must give for a sample (or token). targets: what these numbers stand for:
-        classes, labels, numbers or tokens (`hsfl.tasks`).
+    num_classes: how many numbers the model must give for a sample (or token, or pixel). targets: what these numbers stand for:
+        classes, labels, numbers, tokens or pixels (`hsfl.tasks`). pixel_shape: of a sample's targets, where each pixel has a class;
+        None where the targets are not known.
     """
     if not any(True for _ in model.parameters()):
         raise InputError("the model has no parameters, so there is nothing to train; give it a layer with weights")
@@ -41,6 +48,9 @@ def check_fits(model: nn.Module, samples: Tensor, num_classes: int, targets: str
     shape = tuple(getattr(output, "shape", ()))
     if targets == "tokens":
         _check_tokens(shape[1:], tuple(samples.shape[1:]), num_classes)
+        return
+    if targets == "pixels":
+        _check_pixels(shape[1:], num_classes, pixel_shape)
         return
     if len(shape) == 1 and num_classes == 1:
         raise InputError(
@@ -94,4 +104,14 @@ def _check_tokens(shape: tuple[int, ...], tokens: tuple[int, ...], vocabulary: i
         raise InputError(
             f"the model knows {shape[1]} tokens but the text has {vocabulary}; take the tokenizer that the model was made with, or a "
             "larger vocabulary"
+        )
+
+
+def _check_pixels(shape: tuple[int, ...], num_classes: int, pixel_shape: tuple[int, ...] | None) -> None:
+    """Refuse an output that is not [classes, ...], where `...` is the shape of a sample's targets."""
+    wanted = (num_classes, *(shape[1:] if pixel_shape is None else pixel_shape))
+    if len(shape) < 2 or shape != wanted:
+        raise InputError(
+            f"the model gives {shape} numbers for a sample, but targets of {pixel_shape or '[height, width]'} in {num_classes} classes "
+            f"need {wanted}; change its last unit, or the shape of the targets"
         )

@@ -208,6 +208,7 @@ OUTPUTS = {
     "labels": "with {} labels",
     "numbers": "with {} numbers",
     "tokens": "of {} tokens",
+    "pixels": "with pixels in {} classes",
 }
 
 

@@ -15,10 +15,10 @@ from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.data import augment
 from hsfl.data.partition import Holdings
 from hsfl.data.passes import steps_of_round
-from hsfl.data.registry import Dataset
+from hsfl.data.registry import Dataset, class_counts_of
 from hsfl.engines.engine import Exam
 from hsfl.errors import InputError
-from hsfl.formats import count
+from hsfl.formats import count, size
 from hsfl.framework_table import method
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.framework import FrameworkBase, Task
@@ -43,6 +43,7 @@ from hsfl.training.batches import Feed, Images, resized
 from hsfl.training.losses import Goal
 from hsfl.training.norm_statistics import NormLayers
 
+MOST_UNCOUNTED = 0.02  # the size of a sample's targets as a part of its smashed data, of which nothing is said
 MOST_LEFT = 0.1  # the part of BatchNorm's first statistics that may be left without a warning
 
 
@@ -53,7 +54,7 @@ class Bench:
     task: Task
     test: Images
     class_names: tuple[str, ...]
-    num_outputs: int  # that the model gives for a sample (or token)
+    num_outputs: int  # that the model gives for a sample (or token, or pixel)
     world: World
     num_samples: np.ndarray  # [K] training samples, as the clock charges them
     notes: tuple[str, ...] = ()  # what a person should know before the run
@@ -84,15 +85,16 @@ def prepare(
     _check_settings(config)
     dataset = read_data(config, dataset)
     train, test = (make_images(config, dataset, side) for side in ("train", "test"))
-    augment.check_augmentation(config.data.augment, train.shape)
+    pixel_shape = tuple(train.y.shape[1:]) if dataset.targets == "pixels" else None
+    augment.check_augmentation(config.data.augment, train.shape, pixel_shape)
     indices = divide_samples(config, dataset)
     if model is not None:
         check_weights(model)
     fitted = copy.deepcopy(model) or make_model(config, train.shape, dataset.num_classes)
     fitted = fitted.to(_find_device(config.device)).eval()
     goal = find_goal(config, dataset)
-    check_fits(fitted, _largest(train, dataset), dataset.num_classes, goal.row.targets)
-    _check_loss(goal, fitted, train)
+    check_fits(fitted, _largest(train, dataset), dataset.num_classes, goal.row.targets, pixel_shape)
+    _check_loss(goal, fitted, train, dataset.num_classes)
     _check_smallest_batch(config, fitted, train, indices)
     _check_norm(config, fitted)
     split = model or (fitted if isinstance(fitted, ModuleSplit) else None)  # measured as it is, not split once more
@@ -102,6 +104,8 @@ def prepare(
     feed = Feed(train, indices, config.seed, config.data.augment)
     task = _make_task(config, fitted, feed, world, num_samples, chosen, goal)
     notes = (*data_notes(config, dataset), *_norm_notes(config, fitted, indices), *_receiver_notes(config))
+    if pixel_shape is not None:
+        notes = (*notes, *_pixel_notes(config, dataset, world))
     return Bench(task, test, dataset.classes, dataset.num_classes, world, num_samples, notes, plan_note)
 
 
@@ -148,13 +152,13 @@ def _largest(train: Images, dataset: Dataset) -> Tensor:
     return sample
 
 
-def _check_loss(goal: Goal, model: SplitModel, train: Images) -> None:
+def _check_loss(goal: Goal, model: SplitModel, train: Images, num_outputs: int) -> None:
     """Try a plugin's loss and metrics on two samples: a wrong result is refused before anything is written."""
     if (callable(goal.row.loss) and goal.loss is None) or any(metric.function for metric in goal.row.metrics):
         with torch.no_grad():
-            output, target = copy.deepcopy(model).eval()(train.floats(train.x[:2])), train.y[:2]
+            output, target = copy.deepcopy(model).eval()(train.floats(train.x[:2])), train.targets(slice(2))
             goal(output, target)
-            goal.sums(output, target, output.shape[-1])
+            goal.sums(output, target, num_outputs)
 
 
 def make_images(config: RunConfig, dataset: Dataset, side: str) -> Images:
@@ -179,6 +183,10 @@ def input_shape(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
         return shape
     if dataset.train_x.dtype != np.uint8:
         raise InputError(f"model.input resizes images but {dataset.name} holds numbers of {shape}; leave it out")
+    if dataset.targets == "pixels":
+        raise InputError(
+            f"model.input resizes images but {dataset.name} has a class for each pixel; resize both yourself, and leave it out"
+        )
     if wanted[0] != shape[0]:
         raise InputError(
             f"model.input has {wanted[0]} channels but {dataset.name} has {shape[0]}; change the first number"
@@ -256,6 +264,20 @@ def _norm_notes(config: RunConfig, model: SplitModel, indices: Holdings) -> list
         "which is then tested with them and looks worse than it learned; lower train.batch_size, make more rounds, or set "
         "model.norm=group"
     ]
+
+
+def _pixel_notes(config: RunConfig, dataset: Dataset, world: World) -> list[str]:
+    """Which classes no test pixel has, and how large the targets are beside the smashed data, since no link counts them."""
+    notes, smashed_bits = [], world.cost.smashed_bits[1:-1]
+    if absent := [row.name for row in class_counts_of(dataset) if not row.num_test]:
+        notes.append(f"no test sample has {' or '.join(absent)}; mean IoU is the mean over the other classes")
+    target_bytes, least_bytes = dataset.train_y[0].nbytes, smashed_bits.min(initial=np.inf) / 8
+    if method(config.framework).timing.cut == "any" and target_bytes > MOST_UNCOUNTED * least_bytes:
+        notes.append(
+            f"targets of {size(target_bytes)} a sample go up with the smashed data, {size(least_bytes)} or more, and as all labels "
+            "are neither counted nor timed"
+        )
+    return notes
 
 
 def _receiver_notes(config: RunConfig) -> list[str]:

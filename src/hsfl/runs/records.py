@@ -246,7 +246,9 @@ class ClientsRecord:
     cpu_hz: list[Number]  # [K] mean cycles per second
     max_power_w: list[Number | None]  # [K] uplink; None where links are measured and no power was given
     input_shape: list[Index]  # of a sample, as the model gets it
-    num_outputs: Count | None = None  # that the model gives for a sample (or token); None: a number for each class
+    num_outputs: Count | None = (
+        None  # that the model gives for a sample (or token, or pixel); None: a number for each class
+    )
     unit_names: list[str] = field(default_factory=list)  # of the model, in order; empty where a fleet is large, or real
     names: list[str] | None = None  # [K] of the devices, where a fleet file or the data name them
     flops_per_s: list[Number] | None = None  # [K] mean speed; None where a fleet is large

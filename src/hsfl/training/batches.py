@@ -39,7 +39,7 @@ class Images:
     """Samples with their targets: images as bytes, numbers of any shape, or tokens. `floats` normalises one batch at a time."""
 
     x: Tensor  # uint8 [n, C, H, W], floats [n, ...], or tokens int64 [n, T]
-    y: Tensor  # of classes int64 [n], of labels or numbers floats [n, L], of tokens int64 [n, T]
+    y: Tensor  # of classes int64 [n], of labels or numbers floats [n, L], of tokens int64 [n, T], of pixels uint8 or int64 [n, ...]
     # Of pixels in 0..1, per channel; of floats, per place in their first axis. Empty: nothing is normalised.
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -71,6 +71,11 @@ class Images:
             return x.to(self.dtype, copy=True)
         scale, shift = self._affine
         return torch.addcmul(shift, x, scale)
+
+    def targets(self, rows: Tensor | slice) -> Tensor:
+        """The targets of some samples; classes of pixels, which are kept as bytes, as the numbers that losses take."""
+        y = self.y[rows]
+        return y.long() if y.dtype == torch.uint8 else y
 
 
 def resized(x: Tensor, size: tuple[int, int], chunk: int = 1024) -> Tensor:
@@ -125,10 +130,13 @@ class Feed:
         key = planned.key
         self.on_batch(key.client, len(planned.indices))
         indices = torch.from_numpy(planned.indices).to(self.images.y.device)
-        x = self.images.x[indices]
+        x, y = self.images.x[indices], self.images.targets(indices)
         if self.augment != "none":
-            x = AUGMENTATIONS[self.augment](x, stream(self.seed, "augment", key.client, key.pass_index, key.step))
-        return self.images.floats(x), self.images.y[indices]
+            names = ("augment", key.client, key.pass_index, key.step)
+            x = AUGMENTATIONS[self.augment](x, stream(self.seed, *names))
+            if y.ndim == 3:  # the class of a pixel moves with the pixel: by the same draws
+                y = AUGMENTATIONS[self.augment](y[:, None], stream(self.seed, *names))[:, 0]
+        return self.images.floats(x), y
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from hsfl.training.batches import Images
 from hsfl.training.losses import CLASSIFY, Goal
 
 TEST_BATCH = 500
-MOST_NUMBERS = 2**25  # that a model gives for a batch of blocks of tokens
+MOST_NUMBERS = 2**25  # that a model gives for a batch of blocks of tokens, or of pixels
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Tally:
 
 def evaluation_batch_size(images: Images, num_outputs: int) -> int:
     """How many test samples go through a model at once: fewer where the model gives a number for each token of a large
-    vocabulary. num_outputs: how many numbers the model gives for a sample (or token)."""
-    tokens = prod(images.y.shape[1:]) if not images.y.is_floating_point() else 1
-    return max(1, min(TEST_BATCH, MOST_NUMBERS // (tokens * num_outputs)))
+    vocabulary, or for each class and pixel. num_outputs: how many numbers the model gives for a sample (or token, or pixel)."""
+    places = prod(images.y.shape[1:]) if not images.y.is_floating_point() else 1
+    return max(1, min(TEST_BATCH, MOST_NUMBERS // (places * num_outputs)))
 
 
 def num_batches(images: Images, batch_size: int = TEST_BATCH) -> int:
@@ -57,7 +57,7 @@ def tally(
 ) -> Tally:
     """Loss and sums of a model, which is in evaluation mode, on one batch. batch: its number (0, 1, ...)."""
     rows = slice(batch * batch_size, (batch + 1) * batch_size)
-    y = images.y[rows]
+    y = images.targets(rows)
     return tally_output(model(images.floats(images.x[rows])), y, num_outputs, goal)
 
 

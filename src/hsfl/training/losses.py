@@ -1,7 +1,8 @@
 """The loss that is trained and the metrics that are reported, as the task has them. Every loss is chosen here.
 
 What a model gives, and the targets: classes [b, C] and [b]; labels [b, L] and [b, L] of 0 and 1; numbers [b, D] and [b, D];
-tokens [b, T, V] and [b, T]. Legend: b samples, C classes, L labels, D columns, T tokens in a block, V tokens of the vocabulary.
+tokens [b, T, V] and [b, T]; pixels [b, C, ...] and [b, ...], where `...` is any shape, such as height and width. Legend: b samples,
+C classes, L labels, D columns, T tokens in a block, V tokens of the vocabulary.
 """
 
 import math
@@ -27,6 +28,7 @@ def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 
 FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cross_entropy": _cross_entropy,
+    "pixel_cross_entropy": F.cross_entropy,  # the mean over all pixels
     "bce": F.binary_cross_entropy_with_logits,
     "mse": F.mse_loss,
     "mae": F.l1_loss,
@@ -133,6 +135,13 @@ def _token_sums(output: Tensor, target: Tensor, num_outputs: int) -> tuple[float
     return float(nats), len(y), int((flat.argmax(dim=1) == y).sum())
 
 
+def _pixel_sums(output: Tensor, target: Tensor, num_outputs: int) -> tuple[float, ...]:
+    """Pixels of each class that were guessed, then pixels of each class in the targets, then in the guesses."""
+    guess = output.argmax(dim=1)
+    pixels = (target[guess == target], target.flatten(), guess.flatten())
+    return tuple(count for classes in pixels for count in torch.bincount(classes.cpu(), minlength=num_outputs).tolist())
+
+
 def _label_metrics(sums: Sequence[float], num_samples: int) -> dict[str, float]:
     right, wrong, missed, exact = sums
     denominator = 2 * right + wrong + missed
@@ -160,10 +169,26 @@ def _token_metrics(sums: Sequence[float], num_samples: int) -> dict[str, float]:
     }
 
 
-_SUMS = {"classes": _class_sums, "labels": _label_sums, "numbers": _number_sums, "tokens": _token_sums}
+def _pixel_metrics(sums: Sequence[float], num_samples: int) -> dict[str, float]:
+    """A class that the targets do not have is left out of the mean, whatever the model guesses; so all models are judged by the
+    same classes. To guess such a class is still a mistake: the pixel is missed by the class that it has."""
+    num_classes = len(sums) // 3
+    hits, true, guessed = (sums[place : place + num_classes] for place in range(0, len(sums), num_classes))
+    overlaps = [hit / (t + g - hit) for hit, t, g in zip(hits, true, guessed) if t]
+    return {"mean_iou": sum(overlaps) / len(overlaps), "pixel_accuracy": sum(hits) / sum(true)}
+
+
+_SUMS = {
+    "classes": _class_sums,
+    "labels": _label_sums,
+    "numbers": _number_sums,
+    "tokens": _token_sums,
+    "pixels": _pixel_sums,
+}
 _METRICS: dict[str, Callable[[Sequence[float], int], dict[str, float]]] = {
     "classes": lambda sums, num_samples: {},
     "labels": _label_metrics,
     "numbers": _number_metrics,
     "tokens": _token_metrics,
+    "pixels": _pixel_metrics,
 }

@@ -15,6 +15,7 @@ from hsfl.config import TrainConfig
 from hsfl.models.cost_table import measure_cost
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
+from hsfl.training.losses import CLASSIFY, Goal
 from hsfl.training.step import Part, StepKey, whole_step
 
 WARM_UP = 2  # steps that are not counted: memory is found, kernels are chosen
@@ -61,9 +62,9 @@ def training_speed(
     input_shape: of one sample. clock_s: gives the time in seconds.
     """
     cost = measure_cost(model, input_shape, train.batch_size)
-    whole_model = Part(model, Layout.of(model), 0, model.num_units, train)
+    x, y, goal = _any_batch(model, (train.batch_size, *input_shape), num_classes)
+    whole_model = Part(model, Layout.of(model), 0, model.num_units, train, goal)
     whole_model.begin(read_state(model), train.lr)
-    x, y = _any_batch(model, (train.batch_size, *input_shape), num_classes)
 
     def step_s(number: int) -> float:
         began = clock_s()
@@ -82,16 +83,17 @@ def training_speed(
     return Speed(train.batch_size, len(took_s), median_s, low_s, high_s, flops, float(cost.memory_bits[-1]))
 
 
-def _any_batch(model: SplitModel, shape: tuple[int, ...], num_classes: int) -> tuple[Tensor, Tensor]:
-    """Samples of this shape, the batch first, and targets, which have no part in the speed: a class for each sample, or for each
-    token of a model that has an output for each token."""
-    device = next(model.parameters()).device
-    if model.input_dtype is None:
-        return torch.randn(shape).to(device), torch.randint(num_classes, shape[:1]).to(device)
-    tokens = torch.zeros(shape, dtype=model.input_dtype, device=device)  # 0 is in every vocabulary
+def _any_batch(model: SplitModel, shape: tuple[int, ...], num_classes: int) -> tuple[Tensor, Tensor, Goal]:
+    """Samples of this shape, the batch first, and targets, which have no part in the speed, with their loss: a class for each
+    sample, or for each token or pixel of a model that has an output for each."""
+    device, of_floats = next(model.parameters()).device, model.input_dtype is None
+    x = torch.randn(shape).to(device) if of_floats else torch.zeros(shape, dtype=model.input_dtype, device=device)
     with torch.no_grad():
-        output = model.eval()(tokens[:1])
-    return tokens, torch.zeros(shape[:1] if output.ndim == 2 else shape, dtype=torch.int64, device=device)
+        output = model.eval()(x[:1].clone())
+    if of_floats:
+        y = torch.randint(num_classes, (len(x), *output.shape[2:])).to(device)
+        return x, y, CLASSIFY if output.ndim == 2 else Goal("segmentation")
+    return x, x[:, 0] if output.ndim == 2 else x, CLASSIFY  # zeros: 0 is in every vocabulary
 
 
 def keep_freed_memory() -> None:

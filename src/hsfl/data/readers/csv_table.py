@@ -62,8 +62,9 @@ def read_csv(request: Request) -> Arrays:
         )
     targets = [files.target_column] if isinstance(files.target_column, str) else list(files.target_column)
     by_class = files.targets == "classes"
-    if files.targets == "tokens" or (by_class and len(targets) != 1):
-        way_out = "name one column" if by_class else "tokens are read from npz:PATH and text:PATH"
+    if files.targets in ("tokens", "pixels") or (by_class and len(targets) != 1):
+        elsewhere = {"tokens": "tokens are read from npz:PATH and text:PATH", "pixels": "pixels are read from npz:PATH"}
+        way_out = elsewhere.get(files.targets, "name one column")
         raise InputError(
             f"data.target_column is {', '.join(targets)} but the task is {find_task(files.task).name}; {way_out}"
         )

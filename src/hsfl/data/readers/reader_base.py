@@ -38,7 +38,7 @@ class FileSettings:
 
     @property
     def targets(self) -> str:
-        """What the targets are: classes, labels, numbers or tokens."""
+        """What the targets are: classes, labels, numbers, tokens or pixels."""
         return find_task(self.task).targets
 
     def check(self, kind: str) -> None:
@@ -114,7 +114,7 @@ class Arrays(NamedTuple):
     normalise: bool = False  # floats: each feature (or channel) to mean 0 and std 1 over the training samples
     clients: np.ndarray | None = None  # [n] which client holds each training sample, where the data say so
     client_names: tuple[str, ...] = ()
-    task: str = DEFAULT  # which decides what y is: an index [n], labels or numbers as floats [n, L], tokens [n, T]
+    task: str = DEFAULT  # which decides what y is: an index [n], labels or numbers as floats [n, L], tokens [n, T], pixels [n, ...]
     vocabulary: int | None = None  # of tokens, which x holds as int64 [n, T]; None where x holds none
 
 
