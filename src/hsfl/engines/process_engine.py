@@ -150,6 +150,7 @@ class Workers(WorkerEngine[Process]):
     def __init__(self, num_workers: int, num_threads: int, say: Callable[[str], None]) -> None:
         self.num_threads, self.say = num_threads, say
         self.shared: Shared | None = None
+        self.num_here = num_workers
         self.helpers = [self._spawn() for _ in range(num_workers)]
 
     @classmethod
