@@ -209,7 +209,7 @@ def _pixel_note(data: DataConfig, dataset: Dataset) -> str | None:
     )
 
 
-def limit_note(config: RunConfig, num_samples: int, num_unlimited: int | None) -> str | None:
+def charged_subset_note(config: RunConfig, num_samples: int, num_unlimited: int | None) -> str | None:
     """A note where the clock charges the samples that `data.limit` leaves, as if the data set had no more.
 
     num_samples, num_unlimited: training samples with the limit and without; None where no limit left any out."""
@@ -251,7 +251,7 @@ def survey(config: RunConfig, given: Dataset | None = None) -> Survey:
     counts = config.network.sample_scale * divide_samples(config, dataset).sizes
     shape = config.model.input or dataset.image_shape
     data_name = _describe_data(dataset.name, shape, dataset.num_classes, OUTPUTS[dataset.targets])
-    subset_note = limit_note(config, len(dataset.train_y), dataset.num_unlimited)
+    subset_note = charged_subset_note(config, len(dataset.train_y), dataset.num_unlimited)
     notes = [*data_notes(config, dataset), *([subset_note] if subset_note else [])]
     return Survey(tuple(shape), dataset.num_classes, counts, notes, data_name, client_names(config, dataset))
 
@@ -304,7 +304,7 @@ def _survey_or_facts(config: RunConfig, given: Dataset | None = None) -> Survey:
         f"{config.data.name} is not here, so each client is taken to hold an even part of its {num_train:,} training samples; "
         f"to plan with those that a run will have: {why}"
     )
-    subset_note = limit_note(config, num_train, facts.num_train)
+    subset_note = charged_subset_note(config, num_train, facts.num_train)
     data_name = _describe_data(config.data.name, shape, facts.num_classes)
     return Survey(tuple(shape), facts.num_classes, counts, [note, *([subset_note] if subset_note else [])], data_name)
 

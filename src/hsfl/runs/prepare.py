@@ -34,7 +34,7 @@ from hsfl.planning.cuts import check_cuts, choose_cuts, choose_one_cut
 from hsfl.planning.participation import CutTask
 from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import torch_seed
-from hsfl.runs.client_data import client_names, data_notes, divide_samples, limit_note, read_data
+from hsfl.runs.client_data import charged_subset_note, client_names, data_notes, divide_samples, read_data
 from hsfl.runs.records import CutsRecord
 from hsfl.runs.unused_settings import refuse_wherever_given
 from hsfl.tasks import check_loss, find_task
@@ -101,7 +101,7 @@ def prepare(
     feed = Feed(train, indices, config.seed, config.data.augment)
     task = _make_task(config, fitted, feed, world, num_samples, chosen, goal)
     notes = (*data_notes(config, dataset), *_norm_notes(config, fitted, indices), *_receiver_notes(config))
-    subset_note = limit_note(config, len(dataset.train_y), dataset.num_unlimited)
+    subset_note = charged_subset_note(config, len(dataset.train_y), dataset.num_unlimited)
     return Bench(task, test, dataset.classes, dataset.num_classes, world, num_samples, notes, plan_note, subset_note)
 
 
