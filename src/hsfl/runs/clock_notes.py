@@ -11,8 +11,9 @@ from hsfl.runs.prepare import Bench
 def clock_notes(bench: Bench, framework: Framework, clock: RoundClock) -> list[str]:
     """Whether the clock charges a subset of the data, whether nothing is split, and whether a unit is probably wrong."""
     config, chosen = bench.task.config, clock.chosen(0)
-    round_s, why = clock.round(0, chosen)[0].round_s, explain_straggler(clock, 0, chosen)
-    notes = (bench.subset_note, _whole_model_note(bench, framework), unit_note(config, round_s, why))
+    timeline, notes = clock.round(0, chosen)[0], [bench.subset_note, _whole_model_note(bench, framework)]
+    if timeline.kept.any():  # else tau ended the round
+        notes.append(unit_note(config, timeline.round_s, explain_straggler(clock, 0, chosen)))
     return [note for note in notes if note]
 
 
