@@ -12,14 +12,16 @@ from hsfl.runs import memory_check
 from hsfl.runs.loop import train_run
 from hsfl.runs.memory_check import check_memory
 from hsfl.runs.prepare import Bench, prepare
-from tests.naming import raises
+from hsfl.training.speed import free_memory_bits
+from tests.naming import names, raises
 from tests.small_runs import tiny
 
 WIDE = ("data.image_size=64", "model.norm=group", "data.limit=48", "train.batch_size=16")
 
 
-def memory(monkeypatch: pytest.MonkeyPatch, bits: float | None) -> None:
+def memory(monkeypatch: pytest.MonkeyPatch, bits: float | None, free_bits: float | None = None) -> None:
     monkeypatch.setattr(memory_check, "machine_memory_bits", lambda: bits)
+    monkeypatch.setattr(memory_check, "free_memory_bits", lambda: free_bits)
 
 
 def table_bits(bench: Bench) -> float:
@@ -54,6 +56,19 @@ def test_workers_need_it_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     with raises(InputError, "3 workers", "engine.workers"):
         check_memory(bench, 3)
     check_memory(bench, 0)  # none of them on this machine
+
+
+def test_more_than_is_free_now_goes_on_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = prepare(tiny(*WIDE))
+    memory(monkeypatch, 4 * table_bits(bench), table_bits(bench) / 2)
+    names(check_memory(bench, 1), "batches of 16", "are free now", "train.batch_size to")
+    memory(monkeypatch, 4 * table_bits(bench), 2 * table_bits(bench))
+    assert check_memory(bench, 1) is None
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="only Linux says what is free")
+def test_this_machine_says_what_is_free() -> None:
+    assert (free_memory_bits() or 0) > 8 * 2**20
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,8 @@ def train_run(
         folder.clear_scratch()
         with closing(start_engine(config, observer.warns)) as engine:  # its workers begin while the data are read
             bench = prepare(config, dataset, model, folder.cuts() if going_on else cuts)
-            check_memory(bench, engine.num_here)
+            if (memory_note := check_memory(bench, engine.num_here)) is not None:
+                observer.warns(memory_note)
             framework = find_framework(config.framework)(bench.task)
             clock = make_clock(bench, framework)
             return _train(Parts(bench, engine, framework, clock, folder, observer), going_on)

@@ -8,13 +8,13 @@ from hsfl.formats import size
 from hsfl.framework_table import method
 from hsfl.planning.world import OPTIMIZER_STATES
 from hsfl.runs.prepare import Bench
-from hsfl.training.speed import machine_memory_bits
+from hsfl.training.speed import free_memory_bits, machine_memory_bits
 
 BITS_PER_BYTE = 8
 
 
-def check_memory(bench: Bench, num_processes: int) -> None:
-    """Refuse a run whose largest batch needs more memory than the machine has.
+def check_memory(bench: Bench, num_processes: int) -> str | None:
+    """Refuse a run whose largest batch needs more memory than the machine has. Returns a warning where it needs more than is free now.
 
     Only what is there for certain is counted: the first weights, the weights of the round, and in each process that trains a model,
     the optimiser's tensors, and the gradients or what autograd keeps of a batch, whichever is more. A framework of the user's may
@@ -25,7 +25,7 @@ def check_memory(bench: Bench, num_processes: int) -> None:
     cost, sizes, states = bench.world.cost, bench.task.feed.sizes, OPTIMIZER_STATES[config.train.optimizer]
     judged = row.built_in and row.timing.step != "local_loss" and config.device == "cpu" and num_processes > 0
     if memory_bits is None or cost.memory_bits is None or cost.param_bits is None or not judged:
-        return
+        return None
     batch_size = int(min(config.train.batch_size, sizes.sum() if row.pools_data else sizes.max()))
     model_bits = float(cost.model_bits[-1])
     gradient_bits = sum(_num_bits(p) for p in bench.task.model.parameters() if p.requires_grad)
@@ -33,17 +33,22 @@ def check_memory(bench: Bench, num_processes: int) -> None:
     sample_bits = (float(cost.memory_bits[-1]) - training_bits) / (cost.batch_size or 1)
     fixed_bits = 2 * model_bits + num_processes * (model_bits + states * gradient_bits)
     needed_bits = fixed_bits + num_processes * max(gradient_bits, batch_size * sample_bits)
-    if needed_bits <= memory_bits:
-        return
-    room_bits = (memory_bits - fixed_bits) / num_processes
+    free_bits = min(memory_bits, free_memory_bits() or memory_bits)
+    if needed_bits <= free_bits:
+        return None
+    room_bits = (free_bits - fixed_bits) / num_processes
     fitting = int(room_bits / sample_bits) if room_bits >= gradient_bits else 0
     ways = [f"set train.batch_size to {fitting} or less"] if fitting else []
     ways += ["lower engine.workers"] if num_processes > 1 else []
     ways.append("take smaller samples or a smaller model")
     workers = f" in {num_processes} workers" if num_processes > 1 else ""
-    raise InputError(
-        f"training on batches of {batch_size} samples{workers} needs {size(needed_bits / BITS_PER_BYTE)} of memory but this "
-        f"machine has {size(memory_bits / BITS_PER_BYTE)}; {', or '.join(ways)}"
+    needs = f"training on batches of {batch_size} samples{workers} needs {size(needed_bits / BITS_PER_BYTE)} of memory"
+    has, way_out = size(memory_bits / BITS_PER_BYTE), ", or ".join(ways)
+    if needed_bits > memory_bits:
+        raise InputError(f"{needs} but this machine has {has}; {way_out}")
+    free = size(free_bits / BITS_PER_BYTE)
+    return (
+        f"{needs}, of {has} that this machine has only {free} are free now, and the system may end the run; {way_out}"
     )
 
 
