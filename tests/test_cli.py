@@ -24,9 +24,10 @@ from tests.small_runs import TINY, assert_same_run, hsfl, read_strictly, refused
 
 
 def test_run_tells_its_rounds_and_where_the_results_are(tmp_path):
-    answer = hsfl(
-        "run", *tiny_words("model.norm=group"), "--out", tmp_path / "run"
-    )  # so few steps are warned of with BatchNorm
+    words = tiny_words(
+        "model.norm=group", "network.sample_scale=24"
+    )  # few steps with BatchNorm and a subset are warned of
+    answer = hsfl("run", *words, "--out", tmp_path / "run")
     assert (answer.code, answer.err) == (0, "")
     heading, *rounds, best, page, where = answer.out.splitlines()
     assert heading == "hsfl: cnn on digits, 3 clients, cuts 1 2 5 (given), allocation even"
@@ -46,9 +47,8 @@ def test_run_for_programs(tmp_path):
     where = {"folder": str(tmp_path / "run"), "report": str(tmp_path / "run/report.html")}
     assert answer.json() == read_strictly(tmp_path / "run/summary.json")[0] | where
     assert "round 1/1" in answer.err  # progress is for people
-    quiet = hsfl(
-        "run", *tiny_words("train.rounds=1", "model.norm=group"), "--out", tmp_path / "quiet", "--json", "--quiet"
-    )
+    words = tiny_words("train.rounds=1", "model.norm=group", "network.sample_scale=24")
+    quiet = hsfl("run", *words, "--out", tmp_path / "quiet", "--json", "--quiet")
     assert quiet.err == ""
     assert quiet.json()["status"] == "finished"
 

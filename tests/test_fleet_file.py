@@ -95,6 +95,15 @@ def test_one_rate_for_all_stands_in_for_devices_that_give_none(tmp_path: Path) -
     ]
 
 
+def test_a_rate_to_one_server_stands_in_for_the_other(tmp_path: Path) -> None:
+    """As in a config: FL needs no rates to the main server."""
+    path = written(tmp_path, TWO.replace('up = "10Mbps"\n', "", 1))
+    rates = world(path, "network.kind=measured", "network.edge_down_bps=7Mbps").links.rates
+    assert rates.main_up_bps.tolist() == [1e8, 5e6]  # the second gives edge_up alone
+    assert rates.edge_up_bps.tolist() == [1e8, 5e6]
+    assert rates.edge_down_bps.tolist() == [7e6, 7e6]
+
+
 def test_a_config_names_files_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "there").mkdir()
     written(tmp_path / "there", TWO)

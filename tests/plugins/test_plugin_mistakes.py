@@ -165,7 +165,7 @@ def test_images_alone_for_models_of_images(here: Path) -> None:
 def test_a_framework_that_fails_while_it_trains(here: Path, body: str, parts: tuple[str, ...]) -> None:
     write(here / "my.py", TWICE.format(base="HSFL", name="a", more="").replace("pass", body))
     words = ("--framework", "a", "--plugin", "my.py", "--quiet", "--out", "run")
-    names(refused("run", *tiny_words("train.rounds=1", "model.norm=none"), *words), *parts)
+    names(refused("run", *tiny_words("train.rounds=1", "model.norm=none", "network.sample_scale=24"), *words), *parts)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,14 @@ def test_a_framework_that_fails_in_a_worker(here: Path) -> None:
     model += "        return 1 / 0 if x.requires_grad and not x.is_meta else x\n\n\n"
     model += "hsfl.register_model('a', lambda s, n: [nn.Flatten(), nn.Linear(64, n), Fails()])\n"
     write(here / "my.py", model)
-    words = tiny_words("model.name=a", "fleet.cuts=1", "engine.name=workers", "engine.workers=1", "train.rounds=1")
+    words = tiny_words(
+        "model.name=a",
+        "fleet.cuts=1",
+        "engine.name=workers",
+        "engine.workers=1",
+        "train.rounds=1",
+        "network.sample_scale=24",
+    )
     said = refused("run", *words, "--plugin", "my.py", "--quiet", "--out", "run")
     names(said, "plugin my.py, line 7", "ZeroDivisionError", "correct it")
 

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from torch import nn
 
 import hsfl
 from hsfl.config import read_config
 from hsfl.errors import InputError
-from hsfl.runs.client_data import client_names, data_notes, divide_samples
+from hsfl.runs.client_data import client_names, data_notes, divide_samples, expected_samples, read_data
 from hsfl.runs.folder import RunFolder
 from tests.naming import names, raises
 from tests.report.fabricated import data_in
@@ -60,3 +61,46 @@ def test_names_of_the_data_reach_the_folder_and_the_plan(tmp_path: Path) -> None
     assert [client.name for client in plan.clients] == ["archive", "laboratory", "ward"]
     numbered = read_config(None, words)
     assert client_names(numbered, data(np.repeat([1, 2, 10], [4, 8, 12]))) == ()  # numbers are no names
+
+
+PIXELS = np.linspace(0, 255, 24 * 3 * 4 * 4).reshape(24, 3, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("x", "normalise", "said"),
+    [
+        (PIXELS, False, True),
+        (PIXELS[:, 0], False, True),  # grey
+        (PIXELS / 255, False, False),
+        (PIXELS.astype(np.uint8), False, False),  # images
+        (PIXELS, True, False),
+        (PIXELS - 128, False, False),  # somebody has moved them
+        (PIXELS.reshape(24, -1), False, False),  # features of any kind
+    ],
+)
+def test_floats_that_look_like_pixels(x: np.ndarray, normalise: bool, said: bool) -> None:
+    given = hsfl.dataset(x, np.arange(24) % 2, normalise=normalise)
+    notes = data_notes(read_config(None, ["data.name=own"]), given)
+    assert bool(notes) == said
+    if said:
+        names(notes[0], "from 0 to", "uint8", "255", "normalise=True")
+
+
+def test_pixels_of_a_file(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", x=PIXELS, y=np.arange(24) % 2)
+    name = f"data.name=npz:{tmp_path / 'own.npz'}"
+    plain, normalised = read_config(None, [name]), read_config(None, [name, "data.normalise=true"])
+    names(data_notes(plain, read_data(plain))[0], "own.npz", "data.normalise=true")
+    assert data_notes(normalised, read_data(normalised)) == []
+
+
+def test_a_plan_says_that_a_limit_is_charged() -> None:
+    words = ["data.limit=60", "model.name=cnn", "fleet.num_clients=2"]
+    (note,) = expected_samples(read_config(None, words)).notes
+    names(note, "60 of 1,438", "network.sample_scale=")
+    assert expected_samples(read_config(None, words), samples_per_client=50).notes == []  # the limit decides nothing
+
+
+def test_a_plan_without_the_data_knows_their_number(tmp_path: Path) -> None:
+    words = ["data.name=cifar10", "data.limit=5000", f"data.dir={tmp_path}"]
+    names(expected_samples(read_config(None, words)).notes[-1], "5,000 of 50,000", "network.sample_scale=10")

@@ -133,6 +133,26 @@ def test_a_setting_that_is_used_is_not_refused(setting: str, beside: list[str]) 
     refuse_unused(None, [setting], [tiny(*beside, setting)])
 
 
+@pytest.mark.parametrize("framework", ["fl", "hsfl"])
+def test_measured_links_have_a_way_that_no_message_forbids(framework: str) -> None:
+    """FL has no main server: rates to it are refused beside those to the edge server, and then not asked for."""
+    edge = ["network.kind=measured", "network.edge_up_bps=1e6", "network.edge_down_bps=2e6"]
+    four = [*edge, "network.main_up_bps=3e6", "network.main_down_bps=4e6"]
+    if framework == "fl":
+        with raises(InputError, "network.main_down_bps", "no main server", "leave it out"):
+            refuse_unused(None, four, [tiny("framework=fl", *four)])
+    config = tiny(f"framework={framework}", *edge)
+    refuse_unused(None, edge, [config])
+    rates = prepare(config).world.links.rates
+    assert rates.main_up_bps.tolist() == rates.edge_up_bps.tolist() == [1e6] * 3
+    assert rates.main_down_bps.tolist() == rates.edge_down_bps.tolist() == [2e6] * 3
+
+
+def test_measured_links_need_a_rate_to_one_server() -> None:
+    with raises(InputError, "network.main_down_bps", "not given"):
+        prepare(tiny("network.kind=measured", "network.edge_up_bps=1e6"))
+
+
 def test_every_setting_has_a_rule_or_always_does_something() -> None:
     """A new setting belongs into the table, or into ALWAYS once somebody has thought about it."""
     fields = {name for name in flatten(RunConfig().model_dump()) if not name.startswith("options.")}

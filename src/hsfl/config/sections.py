@@ -111,7 +111,7 @@ _BPS = Field(None, description="bits per second for all (5e6), one for each clie
 class NetworkConfig(Section):
     """The radio (or measured links) and the servers; the defaults are the paper's.
 
-    Measured links need `main_up_bps` and `main_down_bps`; those to the edge server are the same unless given.
+    Measured links need the rates up and down to one server; those to the other server are the same unless given.
     """
 
     kind: Literal["ofdma", "measured"] = (
@@ -140,8 +140,8 @@ class NetworkConfig(Section):
     )  # the edge server's
     path_loss_exponent: float = Field(3.0, gt=0)  # how fast a signal fades with distance
     path_loss_db: float = 30.0  # at one metre
-    main_up_bps: _Bps = _BPS  # from a client to the main server, where links are measured
-    main_down_bps: _Bps = _BPS  # from the main server to a client
+    main_up_bps: _Bps = _BPS  # from a client to the main server, where links are measured; null: as to the edge server
+    main_down_bps: _Bps = _BPS  # from the main server to a client; null: as from the edge server
     edge_up_bps: _Bps = _BPS  # to the edge server; null: as to the main server
     edge_down_bps: _Bps = _BPS  # from the edge server; null: as from the main server
     main_hz: float = Field(100e10, gt=0)  # cycles per second of the main server, which the clients share
@@ -152,7 +152,7 @@ class NetworkConfig(Section):
     history: str | None = None  # CSV or npz of recorded rounds, played back
     sample_scale: float = Field(
         1.0, gt=0, le=1e9
-    )  # samples the clock charges for each one trained on, for runs on a subset
+    )  # samples the clock charges for each one trained on, for runs on a subset (data.limit): a run names the value that charges all
     full_batches: bool = False  # charge whole batches; else the samples that there are
 
 

@@ -124,6 +124,7 @@ class Dataset:
     client_names: tuple[str, ...] = ()  # by that number
     task: str = DEFAULT
     vocabulary: int | None = None  # of tokens; None where x holds none
+    num_unlimited: int | None = None  # training samples before a limit; None where no limit left any out
 
     def __post_init__(self) -> None:
         for side, x, y in (("train", self.train_x, self.train_y), ("test", self.test_x, self.test_y)):
@@ -219,6 +220,7 @@ def limited_dataset(
 ) -> Dataset:
     """A random part of the training and of the test samples, class by class in proportion; statistics stay the whole's."""
     train_rng, test_rng = (stream(0, "limit") if rng is None else rng).spawn(2)
+    num_train = len(dataset.train_y)
     train = stratified_subset(dataset.strata("train"), limit, train_rng)
     test = stratified_subset(dataset.strata("test"), limit_test, test_rng)
     return replace(
@@ -228,6 +230,7 @@ def limited_dataset(
         test_x=dataset.test_x[test],
         test_y=dataset.test_y[test],
         clients=None if dataset.clients is None else dataset.clients[train],
+        num_unlimited=num_train if limit is not None and limit < num_train else dataset.num_unlimited,
     )
 
 

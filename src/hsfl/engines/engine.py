@@ -51,6 +51,7 @@ class Engine(Protocol):
     """Trains the shards of a round and evaluates models."""
 
     num_threads: int  # of each process that trains
+    num_here: int  # processes that train in the memory of this machine
 
     def attach(self, framework: Framework, exam: Exam) -> None: ...
 
@@ -71,6 +72,8 @@ class Engine(Protocol):
 
 class Inline:
     """Trains and evaluates everything in this process."""
+
+    num_here = 1
 
     def __init__(self) -> None:
         self.num_threads = torch.get_num_threads()

@@ -164,6 +164,7 @@ class Workers(WorkerEngine[Process]):
         self.num_threads, self.say = num_threads, say
         self.shared: Shared | None = None
         self.given: ServerTensors | None = None
+        self.num_here = num_workers
         self.helpers = [self._spawn() for _ in range(num_workers)]
 
     @classmethod

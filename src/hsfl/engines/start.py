@@ -6,6 +6,8 @@ from hsfl.config import RunConfig
 from hsfl.engines.engine import Engine, Inline
 from hsfl.errors import InputError
 from hsfl.framework_table import copy_per_client_names, method
+from hsfl.frameworks import find_framework
+from hsfl.frameworks.copy_per_client import CopyPerClient
 
 
 def start_engine(config: RunConfig, say: Callable[[str], None]) -> Engine:
@@ -17,6 +19,13 @@ def start_engine(config: RunConfig, say: Callable[[str], None]) -> Engine:
         say(
             f"{config.framework} trains its clients in turn or in step, so it runs in one process; engine.name="
             f"{engine.name} spreads {', '.join(copy_per_client_names())}"
+        )
+        return Inline()
+    kind = find_framework(config.framework)
+    if not issubclass(kind, CopyPerClient):
+        say(
+            f"engine.name={engine.name} cannot spread {config.framework}, so it runs in one process: {kind.__name__} has copy_per_client "
+            "but does not derive from hsfl.HSFL or another framework that trains a copy per client"
         )
         return Inline()
     if config.device != "cpu":

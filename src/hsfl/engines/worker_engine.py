@@ -93,6 +93,7 @@ class WorkerEngine(ABC, Generic[H]):
     num_threads: int
     helpers: list[H]
     say: Callable[[str], None]
+    num_here = 0  # unless an engine knows that its workers are on this machine
     advice = "if memory is short, lower engine.workers"  # where workers die again and again
 
     @abstractmethod

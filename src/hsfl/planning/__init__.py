@@ -25,6 +25,7 @@ OFFERED = {  # to other folders, by module
     "policy_cuts": ("cut_request",),
     "round_clock": ("Extras", "is_tested", "RoundClock"),
     "straggler": ("explain_straggler",),
+    "unit_slips": ("unit_note",),
     "world": (
         "count_batches",
         "make_world",

@@ -1,5 +1,6 @@
 """What a fleet file says beyond its devices: the speed of their links and of the main server, put into the config."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from hsfl import fleet_file
@@ -60,22 +61,22 @@ def _server(network: NetworkConfig, file: FleetFile) -> dict[str, Any]:
 
 def _rates(network: NetworkConfig, file: FleetFile) -> dict[str, Any]:
     """The rates of every device in bits per second. The config's number for all stands in for devices that give no rate; a rate
-    to the edge server that nobody gives is the rate to the main server."""
-    rates: dict[str, Any] = {}
+    to one server that nobody gives is the rate to the other server."""
+    given_bps: dict[str, Any] = {}
     for name, field in FIELDS.items():
         device_bps, config_bps = [getattr(device, field) for device in file.devices], getattr(network, name)
         if config_bps is not None and any(device_bps) and (all(device_bps) or isinstance(config_bps, tuple)):
             raise InputError(
                 f"network.{name} has no effect beside {_word(field)} of the devices in {file.path}; leave one of them out"
             )
-        if config_bps is None and name.startswith("edge"):
-            config_bps = rates[name.replace("edge", "main")]
         default_bps = config_bps if isinstance(config_bps, tuple) else (config_bps,) * len(device_bps)
         if len(default_bps) != len(device_bps):
             raise InputError(
                 f"network.{name} has {len(default_bps)} numbers for {len(device_bps)} devices; give one each"
             )
-        rates[name] = tuple(second if first is None else first for first, second in zip(device_bps, default_bps))
+        given_bps[name] = _filled(device_bps, default_bps)
+    rates = {name: _filled(given_bps[name], given_bps[to_other_server(name)]) for name in FIELDS}
+    for name, field in FIELDS.items():
         if None in rates[name]:
             device = file.devices[rates[name].index(None)]
             raise InputError(
@@ -83,6 +84,15 @@ def _rates(network: NetworkConfig, file: FleetFile) -> dict[str, Any]:
                 f'{_word(field)} = "100Mbps", or network.{name} for all'
             )
     return rates
+
+
+def _filled(first: Sequence[float | None], second: Sequence[float | None]) -> tuple[float | None, ...]:
+    return tuple(other_bps if bps is None else bps for bps, other_bps in zip(first, second))
+
+
+def to_other_server(name: str) -> str:
+    """The name of the rate in the same direction, to or from the other server: main_up_bps -> edge_up_bps."""
+    return name.replace("main", "edge") if name.startswith("main") else name.replace("edge", "main")
 
 
 def _word(field: str) -> str:

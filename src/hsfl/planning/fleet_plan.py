@@ -23,6 +23,7 @@ from hsfl.planning.plan_large import CrowdSamples, PlanCrowd, crowd_notes
 from hsfl.planning.plan_rounds import ClientPlan, PlanRounds, PlanTask, plan_rounds
 from hsfl.planning.policy_cuts import cut_request, limit_note
 from hsfl.planning.straggler import explain_straggler, longest_phase, work_of
+from hsfl.planning.unit_slips import unit_note
 from hsfl.planning.world import World, count_batches
 
 Array = np.ndarray
@@ -74,10 +75,12 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: OnP
     work = work_of(world.cost, pressed.cut, float(task.batch_size * task.num_batches[pressed.client]))
     other_cut, other_round_s = _best_other_cut(world, pressed, config.fleet.min_cut, rounds)
     round_s, bound_s = means[name], min(proposed.lower_bound_s, means[name])
+    why = longest_phase(pressed.client, pressed.seconds, work, pressed.seconds)
     notes = [
         *_notes(config, clients),
         limit_note(config.allocation, proposed),
         _one_cut_note(world, config, rounds, chosen),
+        unit_note(config, round_s, why),
     ]
     return Plan(
         policy=name,
@@ -90,7 +93,7 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: OnP
         num_samples=len(proposed.round_s),
         seconds=proposed.seconds,
         notes=[note for note in notes if note],
-        why=longest_phase(pressed.client, pressed.seconds, work, pressed.seconds),
+        why=why,
         other_cut=other_cut,
         other_round_s=other_round_s,
     )
@@ -110,11 +113,13 @@ def _plan_crowd(config: RunConfig, world: World, num_samples: Array, progress: O
     )
     crowd = samples.record(planned)
     round_s, bound_s = planned.mean_s, float(np.mean(crowd.bounds_s))
+    why = explain_straggler(planned.clock, len(samples.chosen) - 1, samples.chosen[-1])
     notes = [
         *fleet_notes(config),
         *_other_run_note(config),
         *crowd_notes(config, crowd, planned.num_stopped),
         planned.note,
+        unit_note(config, round_s, why),
     ]
     return Plan(
         policy=name,
@@ -127,7 +132,7 @@ def _plan_crowd(config: RunConfig, world: World, num_samples: Array, progress: O
         num_samples=len(planned.rounds),
         seconds=planned.seconds,
         notes=[note for note in notes if note],
-        why=explain_straggler(planned.clock, len(samples.chosen) - 1, samples.chosen[-1]),
+        why=why,
         crowd=crowd,
     )
 
@@ -137,7 +142,8 @@ def _one_cut_note(world: World, config: RunConfig, rounds: PlanRounds, chosen: P
     cuts, deepest = rounds.cuts, np.minimum(world.fleet.max_cut, world.cost.num_units)
     if len(cuts) < 2 or len(set(cuts.tolist())) > 1:
         return None
-    opening = f"all clients have cut {cuts[0]}, so HSFL is SplitFed V1 here, with another allocation"
+    same = "SplitFed V1" if cuts[0] < world.cost.num_units else "FL"
+    opening = f"all clients have cut {cuts[0]}, so HSFL is {same} here, with another allocation"
     if chosen.chooses_cuts:
         return f"{opening}: the rule of {chosen.name} gave everyone this cut, and no other was tried"
     moves = [

@@ -32,7 +32,7 @@ from hsfl.network.channel import (
 )
 from hsfl.network.devices import Fleet, Servers
 from hsfl.network.latency import Rates
-from hsfl.planning.fleet_from_file import with_fleet_file
+from hsfl.planning.fleet_from_file import to_other_server, with_fleet_file
 from hsfl.rng import stream
 
 if TYPE_CHECKING:
@@ -266,12 +266,11 @@ def _antennas(network: NetworkConfig, places: np.ndarray) -> np.ndarray:
 
 
 def _measured_rates(network: NetworkConfig, num_clients: int) -> Rates:
-    """The measured rates, [K] each; a rate to the edge server that is not given is that to the main server."""
+    """The measured rates, [K] each; a rate to one server that is not given is that to the other server."""
     rates = {}
     for name in RATE_NAMES:
-        value = getattr(network, name)
-        if value is None and name.startswith("edge"):
-            value = getattr(network, name.replace("edge", "main"))
+        value, other_value = getattr(network, name), getattr(network, to_other_server(name))
+        value = other_value if value is None else value
         if value is None:
             raise InputError(f"network.kind is 'measured' but network.{name} is not given; give bits per second")
         array = np.full(num_clients, value, float) if isinstance(value, float | int) else np.array(value, float)

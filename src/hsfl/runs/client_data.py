@@ -22,6 +22,8 @@ from hsfl.errors import DataMissing, InputError
 from hsfl.rng import stream
 from hsfl.tasks import LearningTask, find_task
 
+MOST_SCALED = 2.0  # floats of pixels that were scaled to 0..1 are smaller, even where resizing overshoots
+
 # --- reading
 
 
@@ -157,23 +159,27 @@ def with_replacement(config: RunConfig, num_samples: int) -> bool:
 
 
 def data_notes(config: RunConfig, dataset: Dataset) -> list[str]:
-    """What a person should know: whether samples are drawn with replacement, and whether the data decide who holds
-    what."""
+    """What a person should know: whether samples are drawn with replacement, whether the data decide who holds what, and
+    whether floats look like pixels that nobody scaled."""
+    notes = (_division_note(config, dataset), _pixel_note(config.data, dataset))
+    return [note for note in notes if note]
+
+
+def _division_note(config: RunConfig, dataset: Dataset) -> str | None:
     num_clients, num_samples, min_samples = config.fleet.num_clients, len(dataset.train_y), config.data.min_samples
     if with_replacement(config, num_samples):
-        return [
+        return (
             f"{num_clients:,} clients of at least {min_samples} samples need more than the {num_samples:,} that there are, so every "
             "client's samples are drawn with replacement: clients share samples"
-        ]
+        )
     if dataset.clients is None:
-        return []
+        return None
     if config.data.partition == "given":
-        note = _holder_note(config, dataset)
-        return [note] if note else []
-    return [
+        return _holder_note(config, dataset)
+    return (
         f"the data say which client holds each sample, but data.partition is {config.data.partition!r} and deals them out "
         "anew; set data.partition=given to keep them where they are"
-    ]
+    )
 
 
 def _holder_note(config: RunConfig, dataset: Dataset) -> str | None:
@@ -185,6 +191,34 @@ def _holder_note(config: RunConfig, dataset: Dataset) -> str | None:
     return (
         f"the clients of the data are taken for the devices of {config.fleet.file} in order: {pairs}"
         f"{', ...' if len(clients) > 3 else ''}; give both the same names to be sure"
+    )
+
+
+def _pixel_note(data: DataConfig, dataset: Dataset) -> str | None:
+    """A note where floats with the axes of images lie in 0..255 and not in 0..1, and nothing scales them."""
+    x = dataset.train_x
+    if x.dtype.kind != "f" or x.ndim < 3 or dataset.mean:
+        return None
+    low, high = float(x.min()), float(x.max())
+    if low < 0 or not MOST_SCALED < high <= 255:
+        return None
+    normalise = "normalise=True" if _is_given(data) else "data.normalise=true"
+    return (
+        f"{dataset.name} holds floats from {low:g} to {high:g}, which a model takes as they are; if they are pixels, give them as "
+        f"whole numbers (uint8), which are normalised, divide them by 255, or set {normalise}"
+    )
+
+
+def charged_subset_note(config: RunConfig, num_samples: int, num_unlimited: int | None) -> str | None:
+    """A note where the clock charges the samples that `data.limit` leaves, as if the data set had no more.
+
+    num_samples, num_unlimited: training samples with the limit and without; None where no limit left any out."""
+    if num_unlimited is None or num_unlimited <= num_samples or config.network.sample_scale != 1:
+        return None
+    return (
+        f"data.limit leaves {num_samples:,} of {num_unlimited:,} training samples, and the clock charges these alone: seconds, and "
+        f"cuts that are chosen by them, are not those of the whole set; set network.sample_scale={num_unlimited / num_samples:.6g} to "
+        "charge the whole set"
     )
 
 
@@ -218,8 +252,9 @@ def survey(config: RunConfig, given: Dataset | None = None) -> Survey:
     counts = config.network.sample_scale * divide_samples(config, dataset).sizes
     shape = config.model.input or dataset.image_shape
     data_name = _describe_data(dataset.name, shape, dataset.num_classes, OUTPUTS[dataset.targets])
-    notes, names = data_notes(config, dataset), client_names(config, dataset)
-    return Survey(tuple(shape), dataset.num_classes, counts, notes, data_name, names)
+    subset_note = charged_subset_note(config, len(dataset.train_y), dataset.num_unlimited)
+    notes = [*data_notes(config, dataset), *([subset_note] if subset_note else [])]
+    return Survey(tuple(shape), dataset.num_classes, counts, notes, data_name, client_names(config, dataset))
 
 
 def expected_samples(
@@ -249,6 +284,7 @@ def expected_samples(
         shape=shape or data_survey.shape,
         num_classes=num_classes or data_survey.num_classes,
         num_samples=counts,
+        notes=data_survey.notes if samples_per_client is None else [],  # they are about the data's own samples
     )
 
 
@@ -269,8 +305,9 @@ def _survey_or_facts(config: RunConfig, given: Dataset | None = None) -> Survey:
         f"{config.data.name} is not here, so each client is taken to hold an even part of its {num_train:,} training samples; "
         f"to plan with those that a run will have: {why}"
     )
+    subset_note = charged_subset_note(config, num_train, facts.num_train)
     data_name = _describe_data(config.data.name, shape, facts.num_classes)
-    return Survey(tuple(shape), facts.num_classes, counts, [note], data_name)
+    return Survey(tuple(shape), facts.num_classes, counts, [note, *([subset_note] if subset_note else [])], data_name)
 
 
 def sample_facts(config: RunConfig) -> tuple[tuple[int, ...], int]:

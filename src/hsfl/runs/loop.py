@@ -21,7 +21,7 @@ import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.data.registry import Dataset
-from hsfl.engines.engine import Engine
+from hsfl.engines.engine import Engine, Inline
 from hsfl.engines.start import start_engine
 from hsfl.files import write_json
 from hsfl.frameworks import find_framework
@@ -34,6 +34,7 @@ from hsfl.planning.straggler import explain_straggler
 from hsfl.runs.budget import budget_too_short_note, fits_budget, is_last_round
 from hsfl.runs.checkpoint import save_checkpoint, save_tensors
 from hsfl.runs.folder import RunFolder
+from hsfl.runs.memory_check import check_memory
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.progress import Observer
 from hsfl.runs.records import CutsRecord, RoundRecord, standing_after
@@ -70,6 +71,8 @@ def train_run(
         folder.clear_scratch()
         with closing(start_engine(config, observer.warns)) as engine:  # its workers begin while the data are read
             bench = prepare(config, dataset, model, folder.cuts() if going_on else cuts)
+            if (memory_note := check_memory(bench, engine.num_here)) is not None:
+                observer.warns(memory_note)
             framework = find_framework(config.framework)(bench.task)
             clock = make_clock(bench, framework)
             return _train(Parts(bench, engine, framework, clock, folder, observer), going_on)
@@ -83,7 +86,7 @@ def _train(parts: Parts, going_on: bool) -> Summary:
     log = TensorBoard(folder.path) if config.log.tensorboard else None
     parts.bench.task.feed.on_batch = observer.batch_starts
     parts.engine.attach(parts.framework, parts.bench.exam)
-    status, limit_was_noted = "finished", False  # a time limit that ended an allocation is noted once
+    status, noted = "finished", set[str]()  # what may hold for many rounds is noted once
     with Interruptible() as interruptible:
         position = begin_or_resume(parts, going_on)
         try:
@@ -94,8 +97,8 @@ def _train(parts: Parts, going_on: bool) -> Summary:
                         observer.warns(budget_too_short_note(clock))
                     status = "budget"
                     break
-                if allocation_note.get("status") == "time_limit" and not limit_was_noted:
-                    limit_was_noted = True
+                if allocation_note.get("status") == "time_limit" and "time limit" not in noted:
+                    noted.add("time limit")
                     observer.warns(_time_limit_note(config, round_index, allocation_note))
                 with interruptible():
                     after, record, estimated = _round(parts, position, round_index, timeline, allocation_note)
@@ -106,6 +109,9 @@ def _train(parts: Parts, going_on: bool) -> Summary:
                     estimated,
                 )
                 _write_round(parts, position, record)
+                if "idle workers" not in noted and _left_workers_idle(parts, record):
+                    noted.add("idle workers")
+                    observer.warns(_idle_workers_note(parts))
                 if log is not None:
                     log.write(record)
                 observer.round_ends(record)
@@ -164,6 +170,18 @@ def _time_limit_note(config: RunConfig, round_index: int, allocation_note: dict[
     return (
         f"allocation.time_limit_s = {config.allocation.time_limit_s:g} ended the allocation of round {round_index + 1} at a proven gap of "
         f"{allocation_note['gap']:.2%}; with more time this round, and later ones of which this is not said again, may be faster"
+    )
+
+
+def _left_workers_idle(parts: Parts, record: RoundRecord) -> bool:
+    """Whether clients were trained, though none by the engine's workers: a framework's own `round` trained them itself."""
+    return not isinstance(parts.engine, Inline) and record.num_kept > 0 and not parts.engine.placed()
+
+
+def _idle_workers_note(parts: Parts) -> str:
+    return (
+        f"engine.name={parts.config.engine.name} has workers, but {type(parts.framework).__name__}.round trains all clients in this process "
+        "and leaves them idle; call super().round there, or set engine.name=inline"
     )
 
 

@@ -35,7 +35,7 @@ from hsfl.planning.fair_defaults import without_auto
 from hsfl.planning.participation import CutTask
 from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import torch_seed
-from hsfl.runs.client_data import client_names, data_notes, divide_samples, read_data
+from hsfl.runs.client_data import charged_subset_note, client_names, data_notes, divide_samples, read_data
 from hsfl.runs.records import CutsRecord
 from hsfl.runs.unused_settings import refuse_wherever_given
 from hsfl.tasks import check_loss, find_task
@@ -59,6 +59,7 @@ class Bench:
     num_samples: np.ndarray  # [K] training samples, as the clock charges them
     notes: tuple[str, ...] = ()  # what a person should know before the run
     plan_note: str | None = None  # what to say of a search for cuts that its time limit stopped
+    subset_note: str | None = None  # what to say of a clock that charges the samples that data.limit leaves
 
     @property
     def cuts(self) -> CutsRecord:
@@ -106,7 +107,8 @@ def prepare(
     notes = (*data_notes(config, dataset), *_norm_notes(config, fitted, indices), *_receiver_notes(config))
     if pixel_shape is not None:
         notes = (*notes, *_pixel_notes(config, dataset, world))
-    return Bench(task, test, dataset.classes, dataset.num_classes, world, num_samples, notes, plan_note)
+    subset_note = charged_subset_note(config, len(dataset.train_y), dataset.num_unlimited)
+    return Bench(task, test, dataset.classes, dataset.num_classes, world, num_samples, notes, plan_note, subset_note)
 
 
 def _cuts(

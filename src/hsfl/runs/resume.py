@@ -22,6 +22,7 @@ from hsfl.planning.fair_defaults import without_auto
 from hsfl.planning.fleet_from_file import fleet_notes
 from hsfl.planning.round_clock import RoundClock
 from hsfl.runs.checkpoint import load_checkpoint
+from hsfl.runs.clock_notes import clock_notes
 from hsfl.runs.environment import check_inputs
 from hsfl.runs.folder import RunFolder, check_same_run
 from hsfl.runs.prepare import Bench
@@ -100,6 +101,7 @@ def begin_or_resume(parts: Parts, going_on: bool) -> Position:
         folder.write_cuts(parts.bench.cuts)
     folder.write_task(parts.bench.task.goal.row)
     notes = [*parts.bench.notes, *fleet_notes(config), *_policy_notes(config)]
+    notes += clock_notes(parts.bench, framework, parts.clock)
     write_json(folder.clients_path, asdict(clients_record(parts.bench, framework.cuts, notes)))
     sim_time_s = folder.rounds()[-1].sim_time_s if standing.rounds_done else 0.0
     observer.run_starts(config, framework.cuts, standing.rounds_done)

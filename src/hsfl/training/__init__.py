@@ -24,6 +24,6 @@ OFFERED = {  # to other folders, by module
     "losses": ("CLASSIFY", "Goal"),
     "norm_statistics": ("Estimator", "Moments", "NormBatches", "NormLayers", "NormShard", "num_seen"),
     "roles": ("Client", "count_both", "EdgeServer", "FinishedSide", "MainServer", "Server", "Session"),
-    "speed": ("keep_freed_memory", "machine_memory_bits", "Speed", "training_speed"),
+    "speed": ("free_memory_bits", "keep_freed_memory", "machine_memory_bits", "Speed", "training_speed"),
     "step": ("apply_gradient_on_client", "learning_rate", "Part", "StepKey", "whole_step"),
 }

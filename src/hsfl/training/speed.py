@@ -114,3 +114,11 @@ def machine_memory_bits() -> float | None:
         with suppress(ValueError, OSError):  # no such file, or the word max
             sizes.append(int(Path(limit).read_text()))
     return 8.0 * min(sizes) if sizes else None
+
+
+def free_memory_bits() -> float | None:
+    """The memory that a process could have now without swapping; None where the system does not say."""
+    with suppress(ValueError, OSError, StopIteration):  # only Linux says it
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 8.0 * 1024 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:")))
+    return None

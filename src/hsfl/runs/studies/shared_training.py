@@ -20,8 +20,10 @@ from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.framework import Framework, RoundResult
 from hsfl.models.units import SplitModel
+from hsfl.planning.round_clock import RoundClock
 from hsfl.planning.straggler import explain_straggler
 from hsfl.runs.budget import count_rounds_within_budget, fits_budget
+from hsfl.runs.clock_notes import clock_notes
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import Bench, prepare
@@ -90,11 +92,13 @@ def take_over(
             folder.begin_anew()  # taking over takes seconds, so a stopped run begins anew
         bench = prepare(config, dataset, model, cuts)
         framework = find_framework(config.framework)(bench.task)
-        records, status = _timed(bench, framework, source)
+        clock = make_clock(bench, framework)
+        notes = [*bench.notes, *clock_notes(bench, framework, clock)]
+        records, status = _timed(bench, framework, clock, source)
         folder.create(config)
         folder.write_cuts(bench.cuts)
         folder.write_task(bench.task.goal.row)
-        write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts, bench.notes)))
+        write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts, notes)))
         write_json(out / TRACE, {"trained_as": source.config().framework, "rounds": len(records)})
         observer.run_starts(config, framework.cuts, 0)
         for record in records:
@@ -105,10 +109,10 @@ def take_over(
         write_json(folder.summary_path, asdict(summarise(folder, config, status)))
 
 
-def _timed(bench: Bench, framework: Framework, source: RunFolder) -> tuple[list[RoundRecord], str]:
+def _timed(bench: Bench, framework: Framework, clock: RoundClock, source: RunFolder) -> tuple[list[RoundRecord], str]:
     """What was learned in each round, with the seconds and bytes of the framework, and how the run ends: with its rounds, with its
     budget, or where the training that it takes over ended."""
-    config, clock, start_s = bench.task.config, make_clock(bench, framework), 0.0
+    config, start_s = bench.task.config, 0.0
     records, learned = list[RoundRecord](), source.rounds()
     for index in range(config.train.rounds):
         chosen = clock.chosen(index)

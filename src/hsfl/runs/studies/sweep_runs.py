@@ -17,6 +17,7 @@ from hsfl.files import clear_scratch, read_json, read_record, write_json
 from hsfl.frameworks import find_framework
 from hsfl.planning.fair_defaults import without_auto
 from hsfl.runs.budget import charged_s, fits_budget
+from hsfl.runs.clock_notes import clock_notes
 from hsfl.runs.environment import check_inputs, input_digests
 from hsfl.runs.folder import RunFolder, holds_something, run_path
 from hsfl.runs.loop import make_clock
@@ -166,6 +167,8 @@ def _time_piece(piece: Piece, observer: Observer) -> None:
     rounds: dict[str, list[Any]] = {"round_s": [], "kept": [], "dropped": [], "left_out": [], "gap": []}
     status, start_s = "finished", 0.0
     observer.run_starts(config, framework.cuts, 0)
+    for note in clock_notes(bench, framework, clock):
+        observer.warns(note)
     for r in range(config.train.rounds):
         timeline, allocation_note = clock.round(r, clock.chosen(r))
         if not fits_budget(clock, r, start_s):
