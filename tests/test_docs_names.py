@@ -5,9 +5,11 @@ import re
 from itertools import pairwise
 from pathlib import Path
 from pkgutil import resolve_name
+from types import ModuleType
 
 import pytest
 
+import hsfl
 from hsfl.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +26,36 @@ NAMES = re.findall(
 def test_files_that_a_document_names_are_there(document: Path) -> None:
     named = set(re.findall(r"\b(?:tests|docs|benchmarks)/[\w./-]+\.(?:py|md|json|png|toml)\b", document.read_text()))
     assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
+@pytest.mark.parametrize(
+    "document", [path for path in DOCUMENTS if path.name not in HISTORY], ids=lambda path: path.name
+)
+def test_modules_that_a_document_names_are_there(document: Path) -> None:
+    """`stage/exclusive.py` is the end of a path in this repository, or the name of a file that the document shows (`# my_net.py`)."""
+    text = document.read_text()
+    files = {f"/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("*/**/*.py")}
+    named = {name for name in re.findall(r"`([\w./]+\.py)`", text) if not name.startswith("my_")}
+    assert {name for name in named if not any(file.endswith(f"/{name}") for file in files)} == set()
+
+
+@pytest.mark.parametrize(
+    "document", [path for path in DOCUMENTS if path.name not in HISTORY], ids=lambda path: path.name
+)
+def test_names_that_a_documents_python_uses_are_there(document: Path) -> None:
+    """What a block imports from hsfl, and `module.name` of a module that it imports."""
+    for block in re.findall(r"^```python\n(.*?)^```", document.read_text(), re.S | re.M):
+        modules, nodes = {}, list(ast.walk(ast.parse(block)))
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("hsfl"):
+                for alias in node.names:
+                    thing = resolve_name(f"{node.module}.{alias.name}")
+                    modules |= {alias.asname or alias.name: thing} if isinstance(thing, ModuleType) else {}
+            elif isinstance(node, ast.Import):
+                modules |= {alias.name: hsfl for alias in node.names if alias.name == "hsfl"}
+        for node in nodes:
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+                assert hasattr(modules[node.value.id], node.attr), f"{node.value.id}.{node.attr}"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -43,3 +43,9 @@ def test_nothing_is_installed_from_an_index_that_does_not_have_it() -> None:
     """`pip install hsfl` and `pip install 'hsfl[plan]'` find nothing; the name of a wheel is another matter."""
     wrong = re.compile(r"pip install ['\"]?hsfl(?!-)\b")
     assert [path.relative_to(ROOT).as_posix() for path in FILES if wrong.search(path.read_text())] == []
+
+
+def test_a_wheel_is_named_by_its_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    wheels = {wheel for path in FILES for wheel in re.findall(r"hsfl-[\w.]+-py3-none-any\.whl", path.read_text())}
+    assert wheels == {f"hsfl-{version}-py3-none-any.whl"}

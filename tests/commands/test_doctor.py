@@ -1,6 +1,5 @@
 """`hsfl doctor`: a row for everything that HSFL needs, what to do where it is missing, and no traceback whatever is broken."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,7 +130,6 @@ def test_more_threads_than_cores_are_warned_of(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(torch, "get_num_threads", lambda: 10**6)
     names(rows(hsfl("doctor", "--json"))["cores"], "warning", "1000000 threads", "OMP_NUM_THREADS=")
-    assert os.cpu_count()
 
 
 @pytest.mark.parametrize("kind", ["first", "second"])
