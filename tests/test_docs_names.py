@@ -5,9 +5,11 @@ import re
 from itertools import pairwise
 from pathlib import Path
 from pkgutil import resolve_name
+from types import ModuleType
 
 import pytest
 
+import hsfl
 from hsfl.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
@@ -24,7 +26,7 @@ NAMES = re.findall(
     "document", [path for path in DOCUMENTS if path.name not in HISTORY], ids=lambda path: path.name
 )
 def test_files_that_a_document_names_are_there(document: Path) -> None:
-    named = set(re.findall(r"\b(?:tests|docs|benchmarks)/[\w./-]+\.(?:py|md|json|png)\b", document.read_text()))
+    named = set(re.findall(r"\b(?:tests|docs|benchmarks)/[\w./-]+\.(?:py|md|json|png|toml)\b", document.read_text()))
     assert {name for name in named if not (ROOT / name).exists()} == set()
 
 

@@ -18,6 +18,7 @@ POLICIES = (
     "experiments/latency/latency_report.py",
 )
 LISTS = {  # files that may name frameworks, and why
+    "commands/self_test.py": "the two frameworks that must train the same model to the bit",
     "config/options.py": "the options of the built-in frameworks, checked before any framework is known",
     "experiments/table1/columns.py": "the columns of the paper's table",
     "experiments/fig1.py": "the three charts of the paper's figure",

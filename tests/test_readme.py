@@ -4,6 +4,8 @@ import csv
 import os
 import re
 import shlex
+import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +14,13 @@ import pytest
 from hsfl.config import read_config
 from hsfl.config.document import document
 from hsfl.runs.unused_settings import refuse_unused
+from tests.naming import names
+from tests.plugins.files import unload
 from tests.small_runs import hsfl
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
 (CONFIG,) = re.findall(r"## Settings.*?```toml\n(.*?)```", TEXT, re.S)
-MODULE = """
-from torch import nn
-
-
-def build() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 4, 7, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))
-"""
 SMALL = ["data.limit=60", "data.limit_test=40", "train.rounds=1", "train.batch_size=8"]
 
 
@@ -64,7 +61,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "my.toml").write_text(CONFIG)
     (method,) = re.findall(r"```python\n(# my_method.py\n.*?)```", (ROOT / "docs/extend.md").read_text(), re.S)
     (path / "my_method.py").write_text(method)
-    (path / "my_file.py").write_text(MODULE)
+    shutil.copytree(ROOT / "docs/examples", path / "docs/examples")
     return path
 
 
@@ -73,12 +70,40 @@ def test_use_it(words: list[str], place: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(place)
     if "HSFL_DATA" not in os.environ and {"DATA", "runs/mnist", "my.toml"} & set(words):
         pytest.skip("the data sets are not here: set HSFL_DATA")
-    answer = hsfl(*small(words))
+    try:
+        answer = hsfl(*small(words))
+    finally:
+        unload()  # what --plugin registered
     assert answer.code == 0, answer
+
+
+def test_the_city_is_planned(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    (words,) = (words for words in commands("The optimiser") if "docs/examples/city.toml" in words)
+    fewer = ("fleet.num_clients=2400", "network.cells=3", "train.clients_per_round=12", "model.name=cnn")
+    answer = hsfl(*words, *(part for change in fewer for part in ("--set", change)))
+    assert answer.code == 0, answer
+    names(answer.out, "2,400", "12")
+
+
+def test_files_that_commands_read_are_there_or_shown() -> None:
+    """A file in the repository, one that a document shows under its name, or one that a command before has written."""
+    shown = TEXT + "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    written = set[str]()
+    for section in re.findall(r"^## (.+)$", TEXT, re.M)[:-1]:
+        for words in commands(section):
+            for before, word in pairwise(words):
+                file = word.partition(".py:")[0] + ".py" if ".py:" in word else word
+                if before in ("-o", "--out"):
+                    written.add(word)
+                elif re.search(r"\.(toml|py|json|csv|npz)$", file):
+                    there = (ROOT / file).is_file() or f"\n# {file}" in shown or Path(file).parent.as_posix() in written
+                    assert there, f"{section}: {file}"
 
 
 def test_use_it_has_what_people_need_first() -> None:
     assert {words[0] for words in USE_IT} >= {
+        "doctor",
         "run",
         "evaluate",
         "export",

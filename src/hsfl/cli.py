@@ -6,7 +6,21 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from hsfl.commands import allocate, certs, compare, cost, data, measure, plan, report, reproduce, run, serve, sweep
+from hsfl.commands import (
+    allocate,
+    certs,
+    compare,
+    cost,
+    data,
+    doctor,
+    measure,
+    plan,
+    report,
+    reproduce,
+    run,
+    serve,
+    sweep,
+)
 
 
 class Command(TyperGroup):
@@ -27,7 +41,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Unequal devices train one neural network together without sharing their data.",
 )
-for group in (run, compare, sweep, report, cost, measure, plan, allocate, reproduce, serve):
+for group in (run, compare, sweep, report, cost, measure, plan, allocate, reproduce, serve, doctor):
     app.add_typer(group.commands)
 app.add_typer(data.commands, name="data")
 app.add_typer(certs.commands, name="certs")

@@ -1,4 +1,5 @@
-"""The error that people see (`InputError`), names looked up with a hint (`known_name`), and pydantic's errors in one line each.
+"""The error that people see (`InputError`), names looked up with a hint (`known_name`), the command that installs what is missing
+(`install_extra`), and pydantic's errors in one line each.
 
 This file imports nothing but Python's own library, so that every other file may import it.
 """
@@ -19,6 +20,31 @@ class InputError(ValueError):
 
 class DataMissing(InputError):
     """A data set is not on this machine."""
+
+
+def requirements(extra: str = "") -> list[str]:
+    """The packages that hsfl needs, such as numba>=0.60, or those of an extra; none where hsfl was not installed by pip."""
+    from importlib import metadata  # here, because it takes a tenth of a second to load
+
+    try:
+        lines = metadata.requires("hsfl") or []
+    except metadata.PackageNotFoundError:
+        return []
+    marker = f"extra=='{extra}'" if extra else ""
+    parts = (line.partition(";") for line in lines)
+    return [name.strip() for name, _, when in parts if when.replace(" ", "").replace('"', "'") == marker]
+
+
+def install_extra(extra: str) -> str:
+    """The command that installs an extra. It names packages: hsfl is on no index, and its checkout may be elsewhere."""
+    return (
+        pip_install(requirements(extra)) if requirements(extra) else f"pip install '.[{extra}]' in a checkout of hsfl"
+    )
+
+
+def pip_install(packages: Iterable[str]) -> str:
+    """The command that installs some requirements, such as numba>=0.60, quoted so that every shell takes them."""
+    return " ".join(["pip install", *(f'"{package}"' for package in packages)])
 
 
 def known_name(kind: str, name: str, choices: Iterable[str], way_out: str = "") -> str:

@@ -67,7 +67,7 @@ def test_digits_are_stratified_and_the_same_each_time() -> None:
 
 def test_without_scikit_learn_digits_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
-    with raises(InputError, "'hsfl[demo]'"):
+    with raises(InputError, "pip install scikit-learn"):
         load_dataset("digits")
 
 

@@ -40,7 +40,7 @@ def test_without_ray_there_is_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None
         return really(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without_ray)
-    with raises(InputError, "'hsfl[ray]'", "engine.name=workers"):
+    with raises(InputError, 'pip install "ray', "engine.name=workers"):
         start_engine(config("engine.name=ray"), print)
 
 

@@ -111,7 +111,7 @@ def test_equal_heights_are_spread_about_their_middle():
 
 def test_matplotlib_is_an_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with raises(InputError, "'hsfl[report]'"):
+    with raises(InputError, 'pip install "matplotlib'):
         plots.gantt_figure(record())
 
 

@@ -95,7 +95,7 @@ def test_onnx_agrees(finished, tmp_path, model_and_images):
 def test_without_onnx_the_way_out_is_named(finished, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     message = refused("export", finished, "--format", "onnx", "--to", tmp_path / "model.onnx")
-    names(message, "onnx and onnxscript", "'hsfl[export]'")
+    names(message, "onnx and onnxscript", 'pip install "onnx')
     assert not list(tmp_path.iterdir())
 
 

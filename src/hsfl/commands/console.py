@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from hsfl.errors import InputError
+from hsfl.errors import InputError, install_extra
 
 
 class PlainConsole(Console):
@@ -187,7 +187,7 @@ def need_plan_extra() -> None:
     """Refuse to go on without the optimiser's packages, which are an extra, because a device does not need them."""
     for name in ("numba", "pymoo", "pyscipopt"):
         if find_spec(name) is None:
-            raise InputError(f"the optimiser needs {name}; pip install 'hsfl[plan]'")
+            raise InputError(f"the optimiser needs {name}; {install_extra('plan')}")
 
 
 def need_deploy_extra() -> None:
@@ -198,4 +198,4 @@ def need_deploy_extra() -> None:
         ("prometheus_client", "prometheus_client"),
     ):
         if find_spec(module) is None:
-            raise InputError(f"real machines need {package}; pip install 'hsfl[deploy]'")
+            raise InputError(f"real machines need {package}; {install_extra('deploy')}")

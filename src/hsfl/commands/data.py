@@ -37,9 +37,11 @@ DATA_SETS = {  # what the data set is, and patterns of a file that it has within
 FROM_PACKAGES = {"digits": "sklearn", "pydoc": "pydoc_data"}
 
 
-def _is_present(name: str, patterns: tuple[str, ...] | None, folder: Path) -> bool | None:
+def is_present(name: str, folder: Path) -> bool | None:
+    """Whether a data set of DATA_SETS is in the folder, by the name of one of its files; None where its path is the user's choice."""
     if name in FROM_PACKAGES:
         return find_spec(FROM_PACKAGES[name]) is not None
+    _, patterns = DATA_SETS[name]
     return None if patterns is None else any(True for pattern in patterns for _ in folder.glob(pattern))
 
 
@@ -53,9 +55,7 @@ def data_list_command(data_dir: DataDir = None, plugin: Plugins = None, as_json:
         load_plugins(plugin)
         folder = find_data_dir(data_dir)
         plugin_data_sets = {name: "your own" for kind, name in REGISTERED if kind == "data set"}
-        present = {name: _is_present(name, marks, folder) for name, (_, marks) in DATA_SETS.items()} | dict.fromkeys(
-            plugin_data_sets
-        )
+        present = {name: is_present(name, folder) for name in DATA_SETS} | dict.fromkeys(plugin_data_sets)
         descriptions = {name: what for name, (what, _) in DATA_SETS.items()} | plugin_data_sets
     if as_json:
         rows = [{"name": name, "here": present[name], "what": what} for name, what in descriptions.items()]

@@ -154,6 +154,6 @@ def _not_fetchable(name: str, root: Path) -> InputError:
             f"(or ham10000_64.npz) into {root / 'ham10000'}"
         )
     if name == "digits":
-        return InputError("digits needs no download, it comes with scikit-learn; pip install 'hsfl[demo]'")
+        return InputError("digits needs no download, it comes with scikit-learn: pip install scikit-learn")
     known_name("data set", name.partition(":")[0], READERS)
     return InputError(f"'{name}' is read where it lies and cannot be fetched; choose one of {', '.join(SOURCES)}")

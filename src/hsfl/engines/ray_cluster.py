@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-from hsfl.errors import InputError
+from hsfl.errors import InputError, install_extra
 
 REFUSED_WITHIN_S = 15.0  # an address that does not answer is refused within this time: the sum of the next three limits
 KNOCK_S = 3.0  # for connecting: the host's name is looked up, and all its addresses are tried
 LOAD_S = 2.0  # for loading Ray, which no limit cuts short
 ANSWER_S = 10.0  # for the cluster's answer
-NO_RAY = "engine.name is 'ray' but Ray is not installed; pip install 'hsfl[ray]', or set engine.name=workers"
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "error", "RAY_DEDUP_LOGS": "0"}  # no usage reports
 
 
@@ -51,7 +50,7 @@ class Cluster:
 def connect(address: str | None, num_cpus: int) -> Cluster:
     """Join the cluster at an address, or the one that this process has joined already; else start one on this machine."""
     if "ray" not in sys.modules and find_spec("ray") is None:
-        raise InputError(NO_RAY)
+        raise _no_ray()
     if getattr(sys.modules.get("ray"), "is_initialized", bool)():
         return _joined_before(address)
     for name, value in QUIET.items():
@@ -67,7 +66,7 @@ def connect(address: str | None, num_cpus: int) -> Cluster:
     try:
         import ray  # here, because Ray takes seconds to load
     except ImportError:
-        raise InputError(NO_RAY) from None
+        raise _no_ray() from None
     _reread_environment()
     _silence_ray(cluster.undo)
     try:
@@ -87,6 +86,12 @@ def connect(address: str | None, num_cpus: int) -> Cluster:
             raise
         raise InputError(_unusable_sentence(address, error)) from error
     return cluster
+
+
+def _no_ray() -> InputError:
+    return InputError(
+        f"engine.name is 'ray' but Ray is not installed; {install_extra('ray')}, or set engine.name=workers"
+    )
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hsfl.errors import InputError
+from hsfl.errors import InputError, install_extra
 from hsfl.files import read_object
 from hsfl.models.split.graph_split import split
 from hsfl.models.units import SplitModel
@@ -62,7 +62,7 @@ def _module(file: Path, weights: Path | None, input_shape: tuple[int, ...], num_
     try:
         import transformers  # here, because it is an extra and takes seconds to load
     except ImportError:
-        raise InputError(f"hf:{file} needs the library transformers; pip install 'hsfl[transformers]'") from None
+        raise InputError(f"hf:{file} needs the library transformers; {install_extra('transformers')}") from None
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:

@@ -12,7 +12,7 @@ framework does not look at stays `auto`.
 from importlib.util import find_spec
 
 from hsfl.config import RunConfig
-from hsfl.errors import InputError
+from hsfl.errors import InputError, install_extra
 from hsfl.framework_table import method
 from hsfl.planning.allocators import own_policy
 from hsfl.planning.cpsl_policy import takes_turns
@@ -25,8 +25,8 @@ def without_auto(config: RunConfig) -> RunConfig:
     policy = own_policy("auto", config.framework) if allocation.policy == "auto" else allocation.policy
     if allocation.policy == "auto" and policy != "even" and find_spec("numba") is None:
         raise InputError(
-            f"allocation.policy=auto is {policy} for {config.framework}, which needs the optimiser; pip install 'hsfl[plan]', or set "
-            "allocation.policy=even"
+            f"allocation.policy=auto is {policy} for {config.framework}, which needs the optimiser; "
+            f"{install_extra('plan')}, or set allocation.policy=even"
         )
     changes: dict[str, object] = {}
     if fleet.cuts == "auto" and looks_at_cuts(config):

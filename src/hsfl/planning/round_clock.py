@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hsfl.config import RunConfig, TrainConfig
-from hsfl.errors import InputError
+from hsfl.errors import InputError, install_extra
 from hsfl.framework_table import method
 from hsfl.network.channel import RoundDraw
 from hsfl.network.clock import Timeline, after_upload, raw_upload, timeline
@@ -196,7 +196,7 @@ def _find_allocator(config: RunConfig) -> Allocator:
         return Even()
     if find_spec("numba") is None:
         raise InputError(
-            f"allocation.policy={config.allocation.policy} needs the optimiser; pip install 'hsfl[plan]', or set "
+            f"allocation.policy={config.allocation.policy} needs the optimiser; {install_extra('plan')}, or set "
             "allocation.policy=even"
         )
     from hsfl.planning.policy_allocator import find_policy_allocator  # here, because numba takes seconds to load

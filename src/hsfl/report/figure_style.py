@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hsfl.errors import InputError, known_name
+from hsfl.errors import InputError, install_extra, known_name
 from hsfl.files import write_atomic
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def matplotlib() -> Any:
         import matplotlib.ticker
         import matplotlib.transforms
     except ImportError:
-        raise InputError("figures need matplotlib; pip install 'hsfl[report]'") from None
+        raise InputError(f"figures need matplotlib; {install_extra('report')}") from None
     return matplotlib
 
 

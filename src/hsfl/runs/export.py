@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from hsfl.config import OWN_MODEL, RunConfig
-from hsfl.errors import InputError, known_name
+from hsfl.errors import InputError, install_extra, known_name
 from hsfl.files import read_record, write_atomic
 from hsfl.models.units import SplitModel
 from hsfl.runs.checkpoint import load_tensors, save_tensors
@@ -128,7 +128,7 @@ def _write_onnx(model: nn.Module, example: torch.Tensor, path: Path) -> None:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError:
-        raise InputError("onnx export needs onnx and onnxscript; pip install 'hsfl[export]'") from None
+        raise InputError(f"onnx export needs onnx and onnxscript; {install_extra('export')}") from None
     from hsfl.models.split.torch_export import sizes_by_place  # here, because sympy takes a second to load
 
     batch = torch.export.Dim("batch", min=1)

@@ -13,7 +13,7 @@ import numpy as np
 
 from hsfl.config import RunConfig
 from hsfl.data.partition import class_counts, sizes_of
-from hsfl.errors import InputError
+from hsfl.errors import InputError, install_extra
 from hsfl.formats import all_rounded, counted, quantiles
 from hsfl.frameworks.framework import Framework, RoundResult, Task
 from hsfl.network.clock import PHASES, Timeline, Why
@@ -249,7 +249,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise InputError("log.tensorboard needs TensorBoard; pip install 'hsfl[tensorboard]'") from None
+            raise InputError(f"log.tensorboard needs TensorBoard; {install_extra('tensorboard')}") from None
         self._open: Callable[[], Any] = lambda: SummaryWriter(str(path / "tensorboard"))
         self._writer: Any = None
 

@@ -14,7 +14,7 @@ def read_digits(request: Request) -> Arrays:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise DataMissing("digits comes with scikit-learn, which is missing; pip install 'hsfl[demo]'") from error
+        raise DataMissing("digits comes with scikit-learn, which is missing; pip install scikit-learn") from error
     digits = load_digits()
     small = np.rint(digits.images * (255 / MAX_VALUE)).astype(np.uint8)[:, None]  # [n, 1, 8, 8]
     labels = digits.target.astype(np.int64)

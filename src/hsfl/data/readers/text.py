@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hsfl.data.readers.reader_base import SPLIT_SEED, TEST_FRACTION, Arrays, FileSettings, Request, reading
-from hsfl.errors import DataMissing, InputError
+from hsfl.errors import DataMissing, InputError, install_extra
 from hsfl.rng import stream
 
 BLOCK = 128
@@ -146,7 +146,7 @@ def _tokenizer(request: Request) -> tuple[Encode, int]:
     try:
         from tokenizers import Tokenizer  # here, because it is an extra
     except ImportError:
-        raise InputError(f"data.tokenizer is {path} but the library is missing; pip install 'hsfl[text]'") from None
+        raise InputError(f"data.tokenizer is {path} but the library is missing; {install_extra('text')}") from None
     with reading(path, "give a tokenizer.json that the library `tokenizers` saved"):
         tokenizer: Any = Tokenizer.from_file(str(path))
     tokenizer.no_truncation()
