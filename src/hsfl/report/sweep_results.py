@@ -93,9 +93,9 @@ def check_metrics(names: Sequence[str], plan_only: bool, target: float | None) -
     for name in names:
         known_name("metric", name, [*METRICS, *_plugin_metrics()])
         if plan_only and name not in TIMED:
-            raise InputError(f"--metric {name} needs training; with --plan-only there are {', '.join(TIMED)}")
+            raise InputError(f"metric {name} needs training; with --plan-only there are {', '.join(TIMED)}")
         if name == "time_to_target_s" and target is None:
-            raise InputError("--metric time_to_target_s needs --target, a test accuracy such as 0.6")
+            raise InputError("metric time_to_target_s needs --target, a test accuracy such as 0.6")
 
 
 def _plugin_metrics() -> list[str]:
@@ -244,7 +244,7 @@ class Sweep:
         settings = ", ".join(say_setting(*pair) for pair in zip(self.fields, self.values[row.point]))
         return f"{self.names[row.label]} at {settings}, seed {row.seed}"
 
-    def table(self, metrics: Sequence[str]) -> tuple[str, list[str], list[list[str]]]:
+    def means_table(self, metrics: Sequence[str]) -> tuple[str, list[str], list[list[str]]]:
         """(title, header, rows): a row for each point and contender."""
         rows = [
             [
@@ -259,7 +259,7 @@ class Sweep:
         return f"A sweep over {' and '.join(self.fields)}", header, rows
 
     def to_rich(self, metrics: Sequence[str]) -> Group:
-        return Group(rich_table(*self.table(metrics)), *(Text(f"- {note}") for note in self.notes()))
+        return Group(rich_table(*self.means_table(metrics)), *(Text(f"- {note}") for note in self.notes()))
 
     def to_json(self) -> dict[str, Any]:
         points = [dict(zip(self.fields, values)) for values in self.values]
@@ -286,7 +286,7 @@ class Sweep:
             for row in self.rows
         ]
 
-        markdown = markdown_table(*self.table(metrics)) + "\n" + "".join(f"- {note}\n" for note in self.notes())
+        markdown = markdown_table(*self.means_table(metrics)) + "\n" + "".join(f"- {note}\n" for note in self.notes())
         write_csv(out / "sweep.csv", header, rows)
         write_atomic(out / "sweep.md", lambda scratch: scratch.write_text(markdown, "utf-8"))
         return [out / "sweep.csv", out / "sweep.md"]

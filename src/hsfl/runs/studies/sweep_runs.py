@@ -5,16 +5,20 @@ made again. `OUT/sweep.json` says which points, contenders and seeds the folder 
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hsfl.config import RunConfig, flatten, parse_stored, with_changes
+from hsfl.data.registry import Dataset
 from hsfl.errors import InputError
 from hsfl.files import clear_scratch, read_json, write_json
 from hsfl.frameworks import find_framework
+from hsfl.models.units import SplitModel
 from hsfl.runs.budget import charged_s, fits_budget
+from hsfl.runs.client_data import read_data
 from hsfl.runs.environment import check_inputs, input_digests
 from hsfl.runs.folder import RunFolder, holds_something, run_path
 from hsfl.runs.loop import make_clock
@@ -41,6 +45,8 @@ def run_sweep(
     plan_only: bool = False,
     target: float | None = None,
     show: Show | None = None,
+    dataset: Dataset | None = None,
+    model: SplitModel | None = None,
 ) -> None:
     """Run every contender at every point with seeds base.seed, base.seed + 1, ...
 
@@ -48,6 +54,7 @@ def run_sweep(
     jobs: how many runs are made side by side, each in a process of its own.
     plan_only: choose cuts and allocate for every round, and train nothing.
     target: a value of the task's first metric, kept for the report. show: is told how far the runs are.
+    dataset, model: given from Python instead of those that the config names, for all runs.
     """
     show = show or Show()
     check_contenders(grid, labels)
@@ -55,20 +62,25 @@ def run_sweep(
         _check_same(out, base, grid, plan_only)
         clear_scratch(out)
         seeds = range(base.seed, base.seed + num_seeds)
-        pieces = [piece for seed in seeds for piece in _pieces(grid, labels, out, seed)]
+        pieces = [piece for seed in seeds for piece in _pieces(grid, labels, out, seed, dataset, model)]
         is_done = _is_timed if plan_only else _has_ended
         if not plan_only:
-            _check_fit([piece for piece in pieces if piece.config.seed == base.seed and not is_done(piece)], show)
+            first = [piece for piece in pieces if piece.config.seed == base.seed and not is_done(piece)]
+            _check_fit(first, show, dataset, model)
         write_json(out / FILE, _sweep_record(base, grid, labels, seeds, plan_only) | {"target": target})
         show.says(_what_follows(base, plan_only))
-        run_all(pieces, _time_piece if plan_only else run_piece, is_done, jobs, show)
+        work = partial(_time_piece if plan_only else run_piece, dataset=dataset, model=model)
+        run_all(pieces, work, is_done, jobs, show)
 
 
-def _pieces(grid: Grid, labels: Sequence[str], out: Path, seed: int) -> list[Piece]:
+def _pieces(
+    grid: Grid, labels: Sequence[str], out: Path, seed: int, dataset: Dataset | None, model: SplitModel | None
+) -> list[Piece]:
     """The runs of one seed."""
     pieces = []
     for point in grid.points:
-        seeded = with_one_fleet(with_changes(point.config, [f"seed={seed}"]), labels)
+        seen = None if dataset is None else read_data(point.config, dataset)
+        seeded = with_one_fleet(with_changes(point.config, [f"seed={seed}"]), labels, seen, model)
         for label in labels:
             path = run_path(out / point.folder, label, seed)
             name = f"{label}, {point.name}, seed {seed}"
@@ -76,7 +88,7 @@ def _pieces(grid: Grid, labels: Sequence[str], out: Path, seed: int) -> list[Pie
     return pieces
 
 
-def _check_fit(pieces: Sequence[Piece], show: Show) -> None:
+def _check_fit(pieces: Sequence[Piece], show: Show, dataset: Dataset | None, model: SplitModel | None) -> None:
     """Refuse cuts and models that do not fit, before anything is trained. Planned cuts always fit, and take long to
     find, so they are not tried here."""
     show.says(f"checking the settings of {len(pieces)} runs") if len(pieces) > 1 else None
@@ -84,7 +96,7 @@ def _check_fit(pieces: Sequence[Piece], show: Show) -> None:
         if piece.config.fleet.cuts == "planned":
             continue
         try:
-            prepare(piece.config)
+            prepare(piece.config, dataset, model)
         except InputError as error:
             raise InputError(f"{piece.name}: {error}") from None
 
@@ -151,10 +163,12 @@ def _is_timed(piece: Piece) -> bool:
     return (piece.path / TIMING).exists()
 
 
-def _time_piece(piece: Piece, observer: Observer) -> None:
+def _time_piece(
+    piece: Piece, observer: Observer, dataset: Dataset | None = None, model: SplitModel | None = None
+) -> None:
     """Write how long every round of the run takes, and whom it keeps; the clock is the run's own."""
     config = piece.config
-    bench = prepare(config)
+    bench = prepare(config, dataset, model)
     framework = find_framework(config.framework)(bench.task)
     clock = make_clock(bench, framework)
     rounds: dict[str, list[Any]] = {"round_s": [], "kept": [], "dropped": [], "left_out": [], "gap": []}
