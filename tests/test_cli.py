@@ -321,7 +321,7 @@ def test_evaluate_and_export_of_a_spoiled_run(finished, tmp_path):
     save_file({"x": torch.zeros(3)}, folder / "model.safetensors")
     names(refused("export", folder), "this run's model")
     (folder / "model.safetensors").unlink()
-    assert "--which best" in refused("evaluate", folder)
+    assert "--which=best" in refused("evaluate", folder)
 
     settings = json.loads((folder / "config.json").read_text()) | {"moon": "full"}
     (folder / "config.json").write_text(json.dumps(settings))

@@ -44,9 +44,12 @@ def test_the_page_about_own_data_runs_as_it_stands(tmp_path: Path, monkeypatch: 
     assert (names["result"].status, names["natural"].rounds) == ("finished", 2)
     assert len(names["rows"]) == sum(len(run.records) for run in names["comparison"].runs)
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {
-        *("quadrants", "three", "npz", "rows", "rows-compared", "machines"),
+        *("quadrants", "three", "npz", "rows", "rows-compared", "machines", "as-planned", "rates"),
         *("price", "tags", "maps", "price-npz", "plots", "letters"),
     }
+    assert names["as_planned"].records()[0].cuts == names["plan"].cuts
+    assert (names["again"].labels, names["page"].name) == (names["comparison"].labels, "all.html")
+    assert names["tested"].accuracy == pytest.approx(names["hsfl"].open("runs/quadrants").best_accuracy)
     assert names["numbers"].metrics["r2"] > 0.5
     assert names["labels"].metrics["micro_f1"] > 0.6
     assert names["pixels"].metrics["mean_iou"] > 0.6

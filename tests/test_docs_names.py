@@ -5,11 +5,9 @@ import re
 from itertools import pairwise
 from pathlib import Path
 from pkgutil import resolve_name
-from types import ModuleType
 
 import pytest
 
-import hsfl
 from hsfl.config import RunConfig
 
 ROOT = Path(__file__).parents[1]

@@ -1,13 +1,20 @@
 """The error that people see (`InputError`), names looked up with a hint (`known_name`), the command that installs what is missing
 (`install_extra`), and pydantic's errors in one line each.
 
+Messages speak of options of the command line (`--out`). For a caller from Python `in_arguments` says the same with arguments (`out=`).
+
 This file imports nothing but Python's own library, so that every other file may import it.
 """
 
+import re
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, get_args
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, get_args
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Location = tuple[
     int | str, ...
@@ -45,6 +52,64 @@ def install_extra(extra: str) -> str:
 def pip_install(packages: Iterable[str]) -> str:
     """The command that installs some requirements, such as numba>=0.60, quoted so that every shell takes them."""
     return " ".join(["pip install", *(f'"{package}"' for package in packages)])
+
+
+# --- for callers from Python
+
+ARGUMENTS = {  # what a call from Python has in place of an option
+    "--batch-size": "batch_size=",
+    "--classes": "num_classes=",
+    "--cost": "cost=",
+    "--data-dir": "data.dir",  # a setting, and an argument of hsfl.evaluate
+    "--framework": "framework=",
+    "--input": "input_shape=",
+    "--jobs": "jobs=",
+    "--metric": "metrics=",
+    "--out": "out=",
+    "--plan": "plan=",
+    "--plan-only": "plan_only=True",
+    "--plugin": "plugins=",
+    "--resume": "resume=True",
+    "--samples-per-client": "samples_per_client=",
+    "--seeds": "seeds=",
+    "--set": "settings=",
+    "--target": "target=",
+    "--train-once": "train_once=True",
+    "--which": "which=",
+    "-f": "frameworks=",
+}
+# An option with what joins it to its value: `=`, or a space before a name in capitals, a quoted value or the name of a framework.
+_OPTION = re.compile(r"""(?<![\w-])(--[a-z]+(?:-[a-z]+)*)(=| (?=[A-Z'"\[]))?|(?<![\w-])(-f)\b( (?=\w))?""")
+
+
+def in_arguments(text: str) -> str:
+    """The text with the arguments of a call in place of options: `choose another --out` becomes `choose another out=`."""
+
+    def argument(match: re.Match[str]) -> str:
+        option, joint = match[1] or match[3], match[2] or match[4] or ""
+        words = ARGUMENTS.get(option, option)
+        if words.endswith("="):
+            return words[:-1] if text.startswith(" is ", match.end()) else words
+        return words + joint
+
+    return _OPTION.sub(argument, text).replace("the same command", "the same call")
+
+
+def speaks_of_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """The function for callers from Python: its errors speak of arguments instead of options."""
+
+    @wraps(function)
+    def call(*args: P.args, **named: P.kwargs) -> R:
+        try:
+            return function(*args, **named)
+        except InputError as error:
+            error.args = (in_arguments(str(error)),)
+            raise
+
+    return call
+
+
+# --- names and fields
 
 
 def known_name(kind: str, name: str, choices: Iterable[str], way_out: str = "") -> str:

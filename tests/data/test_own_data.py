@@ -9,6 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from PIL import Image
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset, Subset, TensorDataset
 
 from hsfl.data.arrays import client_numbers, held_out_samples, samples
 from hsfl.data.from_python import dataset, dataset_digest, fit_dataset
@@ -35,6 +38,77 @@ def one_line(call: Any, *words: Any, **more: Any) -> str:
         call(*words, **more)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+# --- torch data sets
+
+
+class Pairs(TorchDataset):
+    """Whatever it is given, as pairs."""
+
+    def __init__(self, *pairs: Any, classes: Any = None) -> None:
+        self.pairs, self.classes = pairs, classes
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, place: int) -> Any:
+        return self.pairs[place]
+
+
+class Stream(IterableDataset):
+    def __iter__(self) -> Any:
+        return iter(zip(X, Y))
+
+
+def test_a_torch_data_set_is_the_data_set_of_its_arrays() -> None:
+    x, y = torch.from_numpy(X), torch.from_numpy(Y)
+    arrays_alone = dataset_digest(dataset(X, Y))
+    assert dataset_digest(dataset(TensorDataset(x, y))) == arrays_alone
+    assert dataset_digest(dataset(Stream())) == arrays_alone
+    with_test = dataset(TensorDataset(x, y), test_x=Subset(TensorDataset(x, y), range(9)))
+    assert (len(with_test.train_y), len(with_test.test_y)) == (60, 9)
+    numbers = dataset(TensorDataset(x, x[:, :2]), task="regression")
+    assert numbers.train_y.shape == (48, 2)
+
+
+def test_pillow_images_of_a_torch_data_set_are_images() -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (12, 6, 4, 3)).astype(np.uint8)
+    pairs = Pairs(*((Image.fromarray(image), k % 2) for k, image in enumerate(pixels)), classes=["cat", "dog"])
+    data = dataset(pairs, test_x=pairs)
+    assert (data.image_shape, data.classes, data.train_x.dtype) == ((3, 6, 4), ("cat", "dog"), np.uint8)
+    assert np.array_equal(data.train_x, pixels.transpose(0, 3, 1, 2))
+    grey = dataset(Pairs(*((Image.fromarray(image[:, :, 0]), k % 2) for k, image in enumerate(pixels))))
+    assert grey.image_shape == (1, 6, 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ({"x": Pairs(X[0], X[1])}, ("x[0] is a ndarray", "pairs (x, y)")),
+        ({"x": Pairs((X[0], 0), (X[1, :2], 1))}, ("x[1] has shape (2,)", "resizes or pads")),
+        ({"x": Pairs((X[0], 0), (X[1], [1, 2]))}, ("y[1] has shape (2,)",)),
+        ({"x": Pairs()}, ("x is empty",)),
+        ({"x": Pairs((X[0], 0)), "y": Y}, ("y is given", "leave it out")),
+        ({"x": X}, ("y is missing", "torch data set")),
+        ({"x": X, "y": Y, "test_x": Pairs((X[0], 0)), "test_y": Y}, ("test_y is given",)),
+    ],
+)
+def test_torch_data_sets_that_do_not_fit_are_one_line(given: dict, parts: tuple[str, ...]) -> None:
+    names(one_line(dataset, **given), *parts)
+
+
+def test_one_hot_floats_are_told_from_numbers() -> None:
+    names(one_line(dataset, X, np.eye(3)[Y]), "y.argmax(axis=1)", "one-hot")
+    names(one_line(dataset, X, Y.astype(float)), "y.astype(int)", "regression")
+    assert "argmax" not in one_line(dataset, X, X[:, :3])
+
+
+def test_a_data_set_shows_itself() -> None:
+    data = dataset(X, np.array(["<b>", "cat", "dog"])[Y], clients=Y, name="mine")
+    names(repr(data), "mine: 48 samples", "12 to test", "3 clients", "cat     16")
+    names(data._repr_html_(), "&lt;b&gt;", "<td>16</td>")
+    assert "<b>" not in data._repr_html_()
 
 
 # --- arrays

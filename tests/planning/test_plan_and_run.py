@@ -117,7 +117,7 @@ def test_samples_that_are_given_count_as_the_clock_charges_them() -> None:
 
 
 def test_wrong_plans(tmp_path: Path) -> None:
-    names(refused("run", "--plan", tmp_path / "none.json"), "no file", "hsfl plan CONFIG --out DIR")
+    names(refused("run", "--plan", tmp_path / "none.json"), "no file", "--out DIR")
     (tmp_path / "plan.json").write_text('{"policy": "proposed", "cuts": [1, 2, "x"]}')
     names(refused("run", "demo", "--plan", tmp_path / "plan.json"), "plan.json")
     (tmp_path / "plan.json").write_text('{"policy": "proposed", "cuts": [1, 2, 2]}')

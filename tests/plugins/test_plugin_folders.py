@@ -88,7 +88,7 @@ def test_the_advice_can_be_typed(here: Path, file: str, spec: str) -> None:
     unload()
     path = here / "a/plugins.json"
     write(path, path.read_text().replace('"my_method.py"', json.dumps(file)))
-    names(refused("evaluate", "a"), f"--plugin {spec}\n")
+    names(refused("evaluate", "a"), f"--plugin={spec}\n")
 
 
 def test_titles_and_styles_from_a_folder_are_words(tmp_path: Path) -> None:

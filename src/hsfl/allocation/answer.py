@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hsfl.allocation.scenario import Scenario
+from hsfl.display import OnScreen, Rows, Screen
 from hsfl.files import write_json
+from hsfl.formats import percent, seconds
 from hsfl.network.latency import Phases, Rates, client_round_s, phases, rate_bps, shared_rate_bps
 
 Array = np.ndarray
@@ -45,8 +47,8 @@ class SolveStatus(StrEnum):
         }[self]
 
 
-@dataclass(frozen=True)
-class Allocation:
+@dataclass(frozen=True, repr=False)
+class Allocation(OnScreen):
     """Who gets what in one round. The owners are set where subchannels are exclusive, the shares where bands are shared."""
 
     status: SolveStatus
@@ -95,6 +97,25 @@ class Allocation:
         if self.cuts_lower_bound_s is not None:
             answer["cuts_lower_bound_s"] = self.cuts_lower_bound_s
         return answer
+
+    def table(self) -> Rows:
+        """A plain row for each client: its cut, what it gets of the main server, and the seconds of its phases."""
+        phase_s: dict[str, Any] = {name: [_number(value) for value in values] for name, values in self.phases.items()}
+        return Rows(
+            {"client": k, "cut": int(cut), "kept": bool(self.kept[k]), "server_hz": float(self.server_hz[k])}
+            | {name: values[k] for name, values in phase_s.items()}
+            for k, cut in enumerate(self.cuts)
+        )
+
+    def screen(self) -> Screen:
+        """How long the round takes, what is proven, and a row for each client."""
+        bound = f"at least {seconds(self.lower_bound_s, 6)} is needed (gap {percent(self.gap)})"
+        rows = self.table()
+        return Screen(
+            [f"round {seconds(self.round_s, 6)}, {bound}: {self.status.advice}"],
+            list(rows[0]),
+            [list(row.values()) for row in rows],
+        )
 
     def write(self, path: str | Path) -> None:
         """Write the answer as a JSON file, whole or not at all."""

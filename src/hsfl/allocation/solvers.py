@@ -1,6 +1,6 @@
 """Solvers by name, and `allocate`, which allocates one round from explicit numbers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ Solver = Callable[..., Allocation]
 
 
 def allocate(
-    scenario: Scenario | str | Path,
+    scenario: Scenario | Mapping[str, Any] | str | Path,
     cuts: Any = None,
     solver: str = "exact",
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
@@ -30,11 +30,13 @@ def allocate(
 ) -> Allocation:
     """Allocate one round.
 
-    scenario: the round in explicit numbers, or the path of its JSON file. cuts: a cut for each client; without them, the
+    scenario: the round in explicit numbers: a `Scenario`, a dict as its JSON file has it, or the file's path. cuts: a cut for each client; without them, the
     solver's own rule for cuts is followed (a baseline may have one), or cuts are chosen with the scenario as the only sample.
     solver: exact, paper, scip or the name of a policy. time_limit_s: seconds in all. gap: the relative distance to the optimum
     that is small enough. seed: for the choice of cuts. options: those of a config, for policies that a plugin registered.
     """
+    if isinstance(scenario, Mapping):
+        scenario = Scenario.from_dict(_plain(scenario))
     scenario = (scenario if isinstance(scenario, Scenario) else Scenario.read(scenario)).checked()
     _check_settings(time_limit_s, gap)
     if seed < 0:
@@ -51,6 +53,15 @@ def allocate(
     if answer.kept.all():
         bound_s = with_gap(choice.lower_bound_s, answer.round_s)[0]
     return replace(answer, cuts_lower_bound_s=bound_s, seconds=choice.seconds + answer.seconds)
+
+
+def _plain(value: Any) -> Any:
+    """The value with lists in place of arrays, as a JSON file would have it."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _check_settings(time_limit_s: float, gap: float) -> None:

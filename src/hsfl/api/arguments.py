@@ -15,12 +15,15 @@ from hsfl.config import OWN_DATA, OWN_MODEL, RunConfig, flatten, read_config, wi
 from hsfl.data.from_python import dataset_digest
 from hsfl.data.registry import Dataset
 from hsfl.errors import InputError
+from hsfl.runs.from_plan import PlannedCuts, as_planned, read_plan
 from hsfl.runs.unused_settings import refuse_unused, refuse_unused_by_contenders
 
 if TYPE_CHECKING:
     from hsfl.models.units import SplitModel
+    from hsfl.planning.fleet_plan import Plan
 
 Config = RunConfig | str | Path | None
+Plugins = str | Path | Iterable[str | Path]
 
 
 @dataclass(frozen=True)
@@ -47,20 +50,21 @@ def arguments_of_call(
     settings: Iterable[str],
     data: Any,
     model: Any,
-    plugins: Iterable[str | Path],
+    plugins: Plugins,
     sections: Mapping[str, Any],
+    plan: "Plan | str | Path | None" = None,
 ) -> CallArguments:
     """The config after all changes.
 
     data, model: an object, or a name or a mapping that sets the config's `data` or `model`. settings: changes
-    such as "train.rounds=5". sections: changes by keywords.
+    such as "train.rounds=5". sections: changes by keywords. plan: decides cuts and policy; where it was kept and no config is
+    given, the config is the plan's.
     """
-    dataset = data if isinstance(data, Dataset) else None
-    split_model = None if isinstance(model, str | Mapping | None) else _split(model)
+    plugins = [plugins] if isinstance(plugins, str | Path) else list(plugins)
+    dataset = None if isinstance(data, str | Mapping | None) else given_dataset(data)
+    split_model = None if isinstance(model, str | Mapping | None) else split_given(model)
     section_changes = dict(sections)
     if dataset is None and data is not None:
-        if not isinstance(data, str | Mapping):
-            raise InputError(f"data is a {type(data).__name__}; make it with hsfl.dataset(x, y)")
         section_changes["data"] = data
     if split_model is None and model is not None:
         section_changes["model"] = model
@@ -70,13 +74,40 @@ def arguments_of_call(
         changes += [f"data.name={json.dumps(name)}", f'data.sha256="{dataset_digest(dataset)}"']
     if split_model is not None:
         changes.append(f"model.name={OWN_MODEL}")
-    if not isinstance(config, RunConfig):
-        return CallArguments(read_config(config, changes, plugins), dataset, split_model, config, tuple(changes))
-    plugin_files.load_plugins_of(plugins)
-    return CallArguments(with_changes(config, changes), dataset, split_model, None, tuple(changes))
+    planned, plan_config = (None, None) if plan is None else _planned_cuts(plan)
+    base = plan_config if config is None else config
+    if isinstance(base, RunConfig):
+        plugin_files.load_plugins_of(plugins)
+        run_config = with_changes(base, changes)
+    else:
+        run_config = read_config(base, changes, plugins)
+    if planned is not None:
+        run_config = as_planned(run_config, planned, changes)
+    source = None if isinstance(config, RunConfig) else config
+    return CallArguments(run_config, dataset, split_model, source, tuple(changes))
 
 
-def _split(model: Any) -> "SplitModel":
+def _planned_cuts(plan: "Plan | str | Path") -> tuple[PlannedCuts, RunConfig | Mapping[str, Any] | None]:
+    """The cuts and the policy of a plan that was kept, or that `hsfl.plan` gave, and its config."""
+    if isinstance(plan, str | Path):
+        kept = read_plan(Path(plan))
+        return kept, kept.config
+    if not hasattr(plan, "policy") or not hasattr(
+        plan, "cuts"
+    ):  # its class would load the optimiser, which is an extra
+        raise InputError(f"plan is a {type(plan).__name__}; give what hsfl.plan gives, or the folder where it was kept")
+    return PlannedCuts(plan.policy, list(plan.cuts)), getattr(plan, "config", None)
+
+
+def given_dataset(data: Any) -> Dataset:
+    """The data that a call was given; an error where they are no data set."""
+    if not isinstance(data, Dataset):
+        raise InputError(f"data is a {type(data).__name__}; make it with hsfl.dataset(x, y)")
+    return data
+
+
+def split_given(model: Any) -> "SplitModel":
+    """The model that a call was given, split into its units."""
     from hsfl.models.split.graph_split import split  # here, because it loads torch
 
     return split(model)
@@ -98,11 +129,11 @@ def _section_texts(sections: Mapping[str, Any]) -> list[str]:
         section: {"name": value} if section in ("data", "model") and isinstance(value, str) else value
         for section, value in sections.items()
     }
-    return [f"{name}={_value_text(name, value)}" for name, value in flatten(named).items()]
+    return [f"{name}={value_text(name, value)}" for name, value in flatten(named).items()]
 
 
-def _value_text(name: str, value: Any) -> str:
-    """A value as `--set` reads it."""
+def value_text(name: str, value: Any) -> str:
+    """A value as `--set` reads it. name: of the setting, for the error where it is no plain value."""
     try:
         return json.dumps(value, ensure_ascii=False, default=_json_value)
     except TypeError:

@@ -14,7 +14,6 @@ from hsfl.commands.console import (
     one_line_errors,
     out_console,
     print_json,
-    read_options,
     show_table,
 )
 from hsfl.errors import InputError
@@ -111,8 +110,9 @@ def allocate_command(
         need_plan_extra()
         from hsfl.allocation.scenario import Scenario
         from hsfl.allocation.solvers import allocate
+        from hsfl.config import read_options
 
-        options = read_options(changes, plugin, solver.split("+"))
+        options = read_options(changes or (), plugin or (), solver.split("+"))
         one_round = Scenario.read(scenario)
         answer = allocate(one_round, _parse_cuts(cuts), solver, time_limit_s, gap, seed, options)
         if out is not None:

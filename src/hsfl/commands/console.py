@@ -91,18 +91,6 @@ Options = Annotated[
 ]
 
 
-def read_options(changes: list[str] | None, files: list[str] | None, names: Iterable[str]) -> Any:
-    """The options of a config with these changes. files: plugins to load first. names: of the models or policies in
-    use; changes to the options of others are refused."""
-    from hsfl.config import read_config, set_name
-
-    wanted = tuple(f"options.{name}." for name in names)
-    for change in changes or []:
-        if not set_name(change).startswith(wanted):
-            raise InputError(f"--set {change} has no effect here; give {wanted[0]}FIELD=VALUE, or leave it out")
-    return read_config(None, changes or [], files or ()).options
-
-
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """End a command with one line and exit code 2, without a traceback, where the input is wrong."""

@@ -1,18 +1,16 @@
 """`hsfl cost`: what every cut of a model costs, as a table, as JSON or as a file for `hsfl plan --cost`."""
 
-from math import prod
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from hsfl.commands.console import Json, Options, Plugins, one_line_errors, out_console, print_json, read_options
+from hsfl.commands.console import Json, Options, Plugins, one_line_errors, out_console, print_json
 from hsfl.errors import InputError
 from hsfl.formats import significant, size
 
 commands = typer.Typer()
-MOST_SIDE, MOST_NUMBERS = 4096, 2**26  # of a sample
 
 
 @commands.command(
@@ -45,23 +43,10 @@ def cost_command(
 ) -> None:
     """Show what every cut of a model costs: FLOPs, bits on the links, memory."""
     with one_line_errors():
-        from hsfl.models.cost_table import measure_cost
-        from hsfl.models.model_checks import check_example, example
-        from hsfl.models.zoo import build, build_from
-        from hsfl.plugins import function_of
+        from hsfl.api.model_calls import cost_with_model
 
-        for name, value, most in (("--batch-size", batch_size, 2**20), ("--classes", classes, 10**6)):
-            if not 1 <= value <= most:
-                raise InputError(f"{name} is {value}; choose 1..{most}")
-        shape = read_shape(input)
-        if ".py:" in model:
-            read_options(changes, plugin, [model])
-            split_model = build_from(function_of(model), shape, classes, norm)
-        else:
-            options = read_options(changes, plugin, [model]).of(model)
-            split_model = build(model, shape, classes, norm, stem, options=options)
-        check_example(split_model, example(shape))
-        table = measure_cost(split_model, shape, batch_size)
+        words = (norm, stem, changes or (), plugin or ())
+        table, split_model = cost_with_model(model, read_shape(input), classes, batch_size, *words)
         if save is not None:
             table.save(save)
     if as_json:
@@ -91,6 +76,7 @@ def read_shape(text: str) -> tuple[int, ...]:
         sizes = tuple(int(side) for side in text.replace("x", ",").split(","))
     except ValueError:
         raise InputError(f"--input is {text!r}; give channels, height and width, such as 3,32,32") from None
-    if not all(1 <= size <= MOST_SIDE for size in sizes) or prod(sizes) > MOST_NUMBERS:
-        raise InputError(f"--input is {text!r}; choose sides of 1..{MOST_SIDE}, {MOST_NUMBERS:,} numbers at most")
+    from hsfl.models.cost_table import check_sample_shape
+
+    check_sample_shape(sizes)
     return sizes

@@ -3,7 +3,6 @@
 Torch is imported only where a model has to be measured. The tables of a fleet's plan are in `plan_tables`.
 """
 
-import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -187,14 +186,13 @@ def _check_cost(
 
 def _plan_fleet(settings: "RunConfig", world: "World", survey: "Survey", out: Path | None, as_json: bool) -> None:
     """Search the cuts, keep the plan and its page in the folder `out` if there is one, and show the plan."""
-    from hsfl.files import write_json
     from hsfl.planning.fleet_from_file import with_fleet_file
     from hsfl.planning.fleet_plan import make_plan
     from hsfl.report.page.page_words import describe_plan
-    from hsfl.runs.provenance import keep_inputs
+    from hsfl.runs.from_plan import check_plan_folder, keep_plan
 
-    _check_sharing(settings, world)
-    _check_folder(out)
+    if out is not None:
+        check_plan_folder(out)
     if err_console.is_terminal:
         say_compiling(err_console, ["proposed"])
     with err_console.status("choosing cuts ...") as status:
@@ -208,8 +206,7 @@ def _plan_fleet(settings: "RunConfig", world: "World", survey: "Survey", out: Pa
     answer = replace(answer, notes=[*survey.notes, *answer.notes], assumed=assumed)
     page = None
     if out is not None:
-        config = keep_inputs(out, settings)
-        write_json(out / "plan.json", asdict(answer) | {"config": config})
+        keep_plan(out, asdict(answer), settings)
         page = write_page_beside(out)
     if as_json:
         print_json(asdict(answer))
@@ -220,38 +217,6 @@ def _plan_fleet(settings: "RunConfig", world: "World", survey: "Survey", out: Pa
 
 def _search_status(what: str, step: int, best_s: float) -> str:
     return f"choosing cuts: {what} {step}, best round {seconds(best_s, 4)}"
-
-
-def _check_sharing(settings: "RunConfig", world: "World") -> None:
-    """Refuse exclusive subchannels where there are more clients than subchannels. `Scenario.checked` does the same;
-    this error names the settings of a config."""
-    from hsfl.planning.participation import is_crowd
-
-    if is_crowd(world):
-        return  # only the clients that take part in a round share the subchannels of a cell
-    subchannels = getattr(world.links, "num_subchannels", None)  # measured links have none
-    num_clients = world.fleet.num_clients
-    if settings.allocation.sharing == "exclusive" and subchannels is not None and num_clients > subchannels:
-        raise InputError(
-            f'allocation.sharing is "exclusive" but {num_clients} clients (fleet.num_clients) share {subchannels} '
-            'subchannels (network.num_subchannels); set allocation.sharing to "bandwidth" or give more subchannels'
-        )
-
-
-def _check_folder(out: Path | None) -> None:
-    """Refuse a folder that cannot be written, before the search and not after it."""
-    if out is None:
-        return
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {out} cannot be made ({error.strerror}); choose another folder") from None
-    if (out / "config.json").exists():
-        raise InputError(
-            f"--out {out} is the folder of a run, whose page the plan would replace; choose another folder"
-        )
-    if not os.access(out, os.W_OK):
-        raise InputError(f"--out {out} cannot be written to; choose another folder")
 
 
 # --- one device

@@ -13,7 +13,6 @@ from hsfl.errors import InputError
 from hsfl.formats import size
 
 commands = typer.Typer()
-PAGE_NAME = "report.html"
 
 
 @commands.command(
@@ -48,9 +47,9 @@ def report_command(
                 )
             _serve_page(folders, port, as_json)
             return
-        from hsfl.report.page.page import write_page
+        from hsfl.report.page.page import write_report
 
-        path = write_page(folders, out or (folders[0] / PAGE_NAME if len(folders) == 1 else Path(PAGE_NAME)))
+        path = write_report(folders, out)
         num_bytes = path.stat().st_size
     if as_json:
         print_json({"path": str(path), "bytes": num_bytes})
@@ -80,7 +79,7 @@ def _serve_page(folders: Sequence[Path], port: int, as_json: bool) -> None:
 def write_page_beside(folder: Path, console: Console = err_console) -> Path | None:
     """Write the page of a folder's results into the folder; returns its path. If that fails, a warning is printed and None is
     returned, so that a long run does not end with an error."""
-    from hsfl.report.page.page import write_page
+    from hsfl.report.page.page import PAGE_NAME, write_page
 
     try:
         return write_page([folder], folder / PAGE_NAME)

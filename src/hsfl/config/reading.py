@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from hsfl import fleet_file
 from hsfl.config.field_names import config_fields, fields_of
+from hsfl.config.options import OptionsConfig
 from hsfl.config.sections import RunConfig
 from hsfl.errors import InputError, explain, unknown_field
 from hsfl.plugins import OPTIONS, find_installed, load_plugins_of
@@ -62,6 +63,16 @@ def read_config(
     _count_devices(tree)
     _load_plugins(tree, look=not of_a_run)
     return parse_config(tree, of_a_folder=of_a_run)
+
+
+def read_options(changes: Iterable[str], plugins: Iterable[str | Path], names: Iterable[str]) -> OptionsConfig:
+    """The options of a config with these changes. plugins: files to load first. names: of the models or policies in
+    use; changes to the options of others are refused."""
+    changes, wanted = list(changes), tuple(f"options.{name}." for name in names)
+    for change in changes:
+        if not set_name(change).startswith(wanted):
+            raise InputError(f"--set {change!r} has no effect here; give {wanted[0]}FIELD=VALUE, or leave it out")
+    return read_config(None, changes, plugins).options
 
 
 def _settings_of(source: str | Path | Mapping[str, Any] | None) -> tuple[dict[str, Any], bool]:

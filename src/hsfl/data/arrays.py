@@ -149,9 +149,11 @@ def _raw_labels(array_name: str, value: Any) -> np.ndarray:
     if y.dtype.kind == "O" and y.size and all(isinstance(label, str) for label in y.ravel()):
         y = y.astype(str)
     if y.dtype.kind not in "biuU":
-        way_out = (
-            "; y.astype(int) makes whole numbers of them, or set the task to regression" if y.dtype.kind == "f" else ""
-        )
+        way_out = ""
+        if y.dtype.kind == "f" and _is_one_hot(y):
+            way_out = ": y.argmax(axis=1), since they are one-hot"
+        elif y.dtype.kind == "f":
+            way_out = "; y.astype(int) makes whole numbers of them, or set the task to regression"
         raise InputError(
             f"{array_name} is {_short_description(value)} of {y.dtype}; give whole numbers 0, 1, ... or names [samples]{way_out}"
         )
@@ -174,6 +176,11 @@ def _raw_labels(array_name: str, value: Any) -> np.ndarray:
     if y.dtype.kind != "b" and (wrong := (y < 0) | (y > np.iinfo(np.int64).max)).any():
         raise InputError(f"{array_name} holds label {y[wrong.argmax()]}; give whole numbers 0, 1, ... or names")
     return y.astype(np.int64)
+
+
+def _is_one_hot(y: np.ndarray) -> bool:
+    """Whether every row has a single 1 and zeros besides."""
+    return y.ndim == 2 and y.shape[1] > 1 and bool(((y == 0) | (y == 1)).all() and (y.sum(axis=1) == 1).all())
 
 
 def _class_numbers(

@@ -21,7 +21,9 @@ from hsfl.config import DATA_KINDS
 from hsfl.data.arrays import Side, checked_arrays, client_numbers, feature_statistics
 from hsfl.data.readers import cifar10, csv_table, digits, ham10000, idx, image_folder, npz, text
 from hsfl.data.readers.reader_base import Arrays, FileSettings, Request, resized_array
+from hsfl.display import OnScreen, Screen
 from hsfl.errors import InputError, known_name
+from hsfl.formats import count
 from hsfl.rng import stream
 from hsfl.tasks import DEFAULT, find_task
 
@@ -106,8 +108,8 @@ def register_dataset(
     plugins.register_name("data set", READERS, name, OwnReader(name, read, normalise, task), options)
 
 
-@dataclass(frozen=True)
-class Dataset:
+@dataclass(frozen=True, repr=False)
+class Dataset(OnScreen):
     """Images in 0..255, numbers of any shape or tokens, and their targets: by default the index of a class."""
 
     name: str
@@ -154,6 +156,15 @@ class Dataset:
     def image_shape(self) -> tuple[int, ...]:
         """(C, H, W) of images, else the shape of a sample."""
         return self.train_x.shape[1:]
+
+    def screen(self) -> Screen:
+        """How many samples there are, of which kind, and how many of each class."""
+        shape = "x".join(map(str, self.image_shape))
+        sentence = f"{self.name}: {len(self.train_y):,} samples to train and {len(self.test_y):,} to test"
+        sentences = [f"{sentence}, each {shape} of {self.train_x.dtype}, for {self.task}"]
+        if self.clients is not None:
+            sentences.append(f"the data say which of {count(len(self.client_names), 'client')} holds each sample")
+        return Screen(sentences, ("class", "train", "test"), class_counts_of(self))
 
 
 class ClassCount(NamedTuple):

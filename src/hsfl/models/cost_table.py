@@ -12,11 +12,13 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hsfl.display import OnScreen, Rows, Screen
 from hsfl.errors import InputError
 from hsfl.files import write_json
 
@@ -27,11 +29,12 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 BITS_PER_BYTE = 8
+MOST_SIDE, MOST_NUMBERS = 4096, 2**26  # of a sample
 ADAM_STATES = 2  # tensors of the parameters' size that the optimiser keeps; plain SGD 0, momentum 1
 
 
-@dataclass(frozen=True)
-class CostTable:
+@dataclass(frozen=True, repr=False)
+class CostTable(OnScreen):
     """Costs by cut, arrays of length C. FLOPs, smashed data and gradients are per sample, the other bits per client.
 
     `smashed_bits` is 0 at cut num_units; `gradient_bits` is 0 at cut 0 and at cut num_units. `param_bits` and
@@ -67,12 +70,32 @@ class CostTable:
         return self.model_bits if self.model_down_bits is None else self.model_down_bits
 
     @property
+    def cuts(self) -> range:
+        """All cuts of the model: 0 to the number of its units."""
+        return range(self.num_units + 1)
+
+    @property
     def client_flops(self) -> Array:
         return self.client_forward_flops + self.client_backward_flops
 
     @property
     def server_flops(self) -> Array:
         return self.server_forward_flops + self.server_backward_flops
+
+    def table(self) -> Rows:
+        """A plain row for each cut."""
+        return Rows(
+            {"cut": cut} | {name: float(getattr(self, name)[cut]) for name in _arrays(self)} for cut in self.cuts
+        )
+
+    def screen(self) -> Screen:
+        """What each cut costs, in the units in which people think of it."""
+        memory = f"; memory for a mini-batch of {self.batch_size}" if self.memory_bits is not None else ""
+        columns = [self.client_flops / 1e9, self.server_flops / 1e9, self.smashed_bits / 8e3, self.model_bits / 8e6]
+        columns += [] if self.memory_bits is None else [self.memory_bits / 8e6]
+        header = ("cut", "client GFLOPs", "server GFLOPs", "smashed kB", "model MB", "memory MB")[: 1 + len(columns)]
+        rows = [(cut, *(float(column[cut]) for column in columns)) for cut in self.cuts]
+        return Screen([f"{self.num_units} units; per sample, forward and backward{memory}"], header, rows)
 
     def save(self, path: str | Path) -> None:
         """Write the table as a JSON file, whole or not at all."""
@@ -124,6 +147,15 @@ def _column(name: str, values: object, num_cuts: int) -> Array:
         raise InputError(f"{name}[{cut}] is {column[cut]}; it must be finite and not negative")
     column.setflags(write=False)
     return column
+
+
+def check_sample_shape(shape: Sequence[int]) -> None:
+    """Refuse the shape of a sample that is none, or that no machine could hold."""
+    whole = all(isinstance(side, int) and 1 <= side <= MOST_SIDE for side in shape)
+    if not shape or not whole or prod(shape) > MOST_NUMBERS:
+        raise InputError(
+            f"--input is {tuple(shape)}; choose whole sides of 1..{MOST_SIDE}, {MOST_NUMBERS:,} numbers at most"
+        )
 
 
 def measure_cost(

@@ -20,7 +20,7 @@ OFFERED = {  # to other folders, by module
     "fair_defaults": ("without_auto",),
     "fleet_from_file": ("fleet_notes", "with_fleet_file"),
     "fleet_plan": ("device_table", "make_plan", "Plan"),
-    "participation": ("choose_clients", "choose_present", "CutTask", "is_crowd", "most_weight", "update_weights"),
+    "participation": ("choose_clients", "choose_present", "CutTask", "most_weight", "update_weights"),
     "policy_allocator": ("policy_notes",),
     "policy_cuts": ("cut_request",),
     "round_clock": ("Extras", "is_tested", "RoundClock"),

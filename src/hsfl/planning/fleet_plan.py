@@ -13,6 +13,7 @@ import numpy as np
 from hsfl.allocation.cuts.search import OnProgress, ignore_progress
 from hsfl.allocation.policies import Policy, policy
 from hsfl.config import RunConfig
+from hsfl.errors import InputError
 from hsfl.formats import percent, seconds
 from hsfl.framework_table import PROPOSED, method
 from hsfl.network.clock import Why
@@ -65,6 +66,7 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: OnP
     policies over the samples. num_samples: [K] training samples of each client."""
     if is_crowd(world):
         return _plan_crowd(config, world, num_samples, progress)
+    _check_sharing(config, world)
     task, name = CutTask(config, world, count_batches(config, num_samples)), _planned_policy(config)
     request = cut_request(task, on_progress=progress or ignore_progress, threads=2)
     proposed, chosen = policy("proposed").choose(request), policy(name, config.options)
@@ -97,6 +99,18 @@ def make_plan(config: RunConfig, world: World, num_samples: Array, progress: OnP
         other_cut=other_cut,
         other_round_s=other_round_s,
     )
+
+
+def _check_sharing(config: RunConfig, world: World) -> None:
+    """Refuse exclusive subchannels where there are more clients than subchannels. `Scenario.checked` does the same;
+    this error names the settings of a config."""
+    subchannels = getattr(world.links, "num_subchannels", None)  # measured links have none
+    num_clients = world.fleet.num_clients
+    if config.allocation.sharing == "exclusive" and subchannels is not None and num_clients > subchannels:
+        raise InputError(
+            f'allocation.sharing is "exclusive" but {num_clients} clients (fleet.num_clients) share {subchannels} '
+            'subchannels (network.num_subchannels); set allocation.sharing to "bandwidth" or give more subchannels'
+        )
 
 
 def _plan_crowd(config: RunConfig, world: World, num_samples: Array, progress: OnProgress | None) -> Plan:
@@ -230,7 +244,7 @@ def _other_run_note(config: RunConfig) -> list[str]:
         f"{name} is {list(has) if isinstance(has, tuple) else has}" for name, has, _ in others
     )
     wanted = ", ".join(f"{name}={planned}" for name, _, planned in others)
-    keep = "keep the plan with --out DIR and give hsfl run --plan DIR/plan.json, or " if as_hsfl else ""
+    keep = "keep the plan with --out DIR and run it with --plan DIR, or " if as_hsfl else ""
     return [
         f"a run of this config is not the run that is planned, since its {present_values}; to run as planned, {keep}set {wanted}"
     ]

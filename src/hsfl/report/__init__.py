@@ -4,20 +4,48 @@
 `plots` draw with matplotlib. The page report.html is made in `page`; its scripts, style sheet and template are in `assets`.
 Nothing here trains or plans: what a run folder holds and how it is written is in `hsfl.runs`, the paper's own table and figures
 are in `hsfl.experiments`, and what a command prints around a table is in `hsfl.commands`.
+
+This folder has the name of the function `hsfl.report`, so it can be called: `hsfl.report("runs/mine")` writes the page of a folder.
 """
 
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 OFFERED = {  # to other folders, by module
-    "compared_runs": ("display_name",),
+    "compared_runs": ("CheckedPlan", "ComparisonRecord", "display_name", "read_run", "Run", "run_folders"),
     "comparison": ("Comparison",),
-    "comparison_summary": ("check_target", "gain_sentences", "read_comparison"),
+    "comparison_summary": ("check_target", "gain_sentences", "read_comparison", "summarise_runs"),
     "decision_gains": ("decision_sentences",),
     "curves": ("Estimate", "estimate", "half_width"),
     "figure_style": ("escape_dollars", "FAINT", "INK", "matplotlib", "save_figure", "STYLE"),
-    "gantt": ("gantt_of_rounds", "waiting_spans"),
-    "page.page": ("write_page",),
+    "gantt": ("gantt_figure", "gantt_of_rounds", "waiting_spans"),
+    "page.page": ("PAGE_NAME", "write_page", "write_report"),
+    "page.page_sources": ("refuse_empty",),
     "page.page_words": ("describe_plan", "plan_sentence"),
-    "plots": ("write_figures", "Y_LABELS"),
-    "sweep_figure": ("write_sweep_figures",),
-    "sweep_results": ("check_metrics", "default_metrics", "read_sweep"),
+    "plan_figure": ("plan_figure",),
+    "plots": ("learning_figure", "write_figures", "Y_LABELS"),
+    "sweep_figure": (
+        "sweep_figure",
+        "write_sweep_figures",
+    ),
+    "sweep_results": ("check_metrics", "default_metrics", "read_sweep", "Sweep", "SWEEP_FILE"),
     "watch": ("HOST", "make_server"),
 }
+
+
+class _CalledFolder(ModuleType):
+    """This package as something that is called."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> "Path":
+        """As `page.page.write_report`, whose errors speak of arguments here."""
+        from hsfl.errors import speaks_of_arguments  # here, because a folder's `__init__` loads nothing
+        from hsfl.report.page.page import write_report
+
+        return speaks_of_arguments(write_report)(*arguments, **named)
+
+
+sys.modules[__name__].__class__ = _CalledFolder

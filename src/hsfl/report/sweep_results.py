@@ -94,9 +94,9 @@ def check_metrics(names: Sequence[str], plan_only: bool, target: float | None) -
     for name in names:
         known_name("metric", name, [*METRICS, *_plugin_metrics()])
         if plan_only and name not in TIMED:
-            raise InputError(f"--metric {name} needs training; with --plan-only there are {', '.join(TIMED)}")
+            raise InputError(f"metric {name} needs training; with --plan-only there are {', '.join(TIMED)}")
         if name == "time_to_target_s" and target is None:
-            raise InputError("--metric time_to_target_s needs --target, a test accuracy such as 0.6")
+            raise InputError("metric time_to_target_s needs --target, a test accuracy such as 0.6")
 
 
 def _plugin_metrics() -> list[str]:
@@ -255,7 +255,7 @@ class Sweep:
         settings = ", ".join(say_setting(*pair) for pair in zip(self.fields, self.values[row.point]))
         return f"{self.names[row.label]} at {settings}, seed {row.seed}"
 
-    def table(self, metrics: Sequence[str]) -> tuple[str, list[str], list[list[str]]]:
+    def means_table(self, metrics: Sequence[str]) -> tuple[str, list[str], list[list[str]]]:
         """(title, header, rows): a row for each point and contender."""
         rows = [
             [
@@ -270,7 +270,7 @@ class Sweep:
         return f"A sweep over {' and '.join(self.fields)}", header, rows
 
     def to_rich(self, metrics: Sequence[str]) -> Group:
-        tables = [rich_table(*table) for table in (self.table(metrics), contenders_table(self.contenders))]
+        tables = [rich_table(*table) for table in (self.means_table(metrics), contenders_table(self.contenders))]
         return Group(*tables, *(Text(f"- {note}") for note in self.notes()))
 
     def to_json(self) -> dict[str, Any]:
@@ -303,7 +303,7 @@ class Sweep:
             ]
             for row in self.rows
         ]
-        tables = [markdown_table(*table) for table in (self.table(metrics), contenders_table(self.contenders))]
+        tables = [markdown_table(*table) for table in (self.means_table(metrics), contenders_table(self.contenders))]
         markdown = "\n".join([*tables, "".join(f"- {escaped(note)}\n" for note in self.notes())])
         write_csv(out / "sweep.csv", header, rows)
         write_atomic(out / "sweep.md", lambda scratch: scratch.write_text(markdown, "utf-8"))

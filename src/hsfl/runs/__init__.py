@@ -11,11 +11,11 @@ OFFERED = {  # to other folders, by module
     "environment": ("environment",),
     "export": ("evaluate_folder", "export_folder"),
     "folder": ("check_same_run", "holds_something", "LOCK", "lock_file", "path_name", "run_path", "RunFolder"),
-    "from_plan": ("as_planned", "read_plan"),
+    "from_plan": ("as_planned", "check_plan_folder", "keep_plan", "PLAN_FILE", "PlannedCuts", "read_plan"),
     "loop": ("make_clock", "train_run"),
     "prepare": ("input_shape", "make_images", "make_model", "prepare"),
     "progress": ("Observer", "observer"),
-    "provenance": ("keep_inputs", "names_of"),
+    "provenance": ("names_of",),
     "records": (
         "AllocationNote",
         "best_round",

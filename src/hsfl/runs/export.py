@@ -1,5 +1,6 @@
 """A run's model: tested again, which needs the run's data, or written for other programs, which needs the model alone."""
 
+import copy
 import logging
 import os
 import warnings
@@ -11,6 +12,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from hsfl.config import OWN_MODEL, RunConfig
+from hsfl.data.registry import Dataset
 from hsfl.errors import InputError, install_extra, known_name
 from hsfl.files import read_record, write_atomic
 from hsfl.models.units import SplitModel
@@ -33,22 +35,25 @@ class StoredModel:
     input_shape: tuple[int, ...]  # of one sample
 
 
-def load_model(folder: RunFolder, which: str) -> StoredModel:
+def load_model(folder: RunFolder, which: str, given: SplitModel | None = None) -> StoredModel:
     """The model of the last or the best round (`which` is "last" or "best"). No data are read: the folder says which samples the
-    model takes."""
+    model takes. given: the model of a run that was given its model from Python."""
     paths = {"last": folder.last_model_path, "best": folder.best_model_path}
     path = paths[known_name("--which", which, paths)]
     config = stored_config(folder)
-    if config.model.name == OWN_MODEL:
+    if config.model.name == OWN_MODEL and given is None:
         raise InputError(f"{folder.path} trained a model given from Python; load {path.name} into it there")
     if not path.exists():
         other = next((name for name, there in paths.items() if there.exists()), None)
-        hint = f", or --which {other}" if other else ""
+        hint = f", or --which={other}" if other else ""
         when = "when a round was tested" if which == "best" else "when the run ends"
         raise InputError(f"{path} is missing: it is written {when}; let the run go on (--resume){hint}")
     clients: ClientsRecord = read_record(folder.clients_path, CheckedClients)
     shape = tuple(clients.input_shape)
-    model = make_model(config, shape, clients.num_outputs or len(clients.class_names))
+    if config.model.name == OWN_MODEL and given is not None:
+        model = copy.deepcopy(given)
+    else:
+        model = make_model(config, shape, clients.num_outputs or len(clients.class_names))
     try:
         tensors = load_tensors(path)[0]
         model.load_state_dict(tensors)
@@ -71,11 +76,20 @@ def stored_config(folder: RunFolder, data_dir: Path | None = None) -> RunConfig:
     return config.model_copy(update={"device": "cpu", "data": data, "model": model})
 
 
-def evaluate_folder(folder: Path, which: str = "last", data_dir: Path | None = None) -> tuple[Quality, tuple[str, ...]]:
-    """How good the model of a folder's last or best round is on the test samples, and the names of the classes."""
+def evaluate_folder(
+    folder: Path,
+    which: str = "last",
+    data_dir: Path | None = None,
+    given: Dataset | None = None,
+    model: SplitModel | None = None,
+) -> tuple[Quality, tuple[str, ...]]:
+    """How good the model of a folder's last or best round is on the test samples, and the names of the classes.
+
+    given, model: the data and the model of a run that was given them from Python.
+    """
     run = RunFolder(folder)
-    stored, config = load_model(run, which), stored_config(run, data_dir)
-    dataset = read_data(config)
+    stored, config = load_model(run, which, model), stored_config(run, data_dir)
+    dataset = read_data(config, given)
     if (shape := input_shape(config, dataset)) != stored.input_shape:
         raise InputError(
             f"the model of {folder} takes samples of {stored.input_shape} but {config.data.name} has {shape} now; put the "

@@ -1,6 +1,7 @@
-"""`hsfl run --plan plan.json`: the cuts and the policy of a plan, in the plan's config or another one."""
+"""A plan that is kept in a folder, and `hsfl run --plan plan.json`: the plan's cuts and policy, in its config or another one."""
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,12 @@ from hsfl.allocation.policy_table import policy_row
 from hsfl.config import RunConfig, parse_stored, set_names, with_changes
 from hsfl.config.reading import from_folder
 from hsfl.errors import InputError
-from hsfl.files import read_record
+from hsfl.files import read_record, write_json
 from hsfl.framework_table import method
+from hsfl.runs.provenance import keep_inputs
 from hsfl.runs.records import Index
 
+PLAN_FILE = "plan.json"
 DECIDED = ("fleet.cuts", "allocation.policy")  # settings that a plan decides
 
 
@@ -28,12 +31,31 @@ class PlannedCuts:
     config: dict[str, Any] | None = None
 
 
+def check_plan_folder(out: Path) -> None:
+    """Refuse a folder in which a plan cannot be kept, before the search for cuts and not after it."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out={out} cannot be made ({error.strerror}); choose another folder") from None
+    if (out / "config.json").exists():
+        raise InputError(
+            f"--out={out} is the folder of a run, whose page the plan would replace; choose another folder"
+        )
+    if not os.access(out, os.W_OK):
+        raise InputError(f"--out={out} cannot be written to; choose another folder")
+
+
+def keep_plan(out: Path, plan: dict[str, Any], config: RunConfig) -> None:
+    """Write plan.json, with copies of the files that the config names. plan: the fields of a plan."""
+    write_json(out / PLAN_FILE, plan | {"config": keep_inputs(out, config)})
+
+
 def read_plan(path: Path) -> PlannedCuts:
     """A plan that `hsfl plan --out` kept, or that `hsfl plan --json` printed. path: the file, or its folder."""
-    path = path / "plan.json" if path.is_dir() else path
+    path = path / PLAN_FILE if path.is_dir() else path
     if not path.is_file():
-        raise InputError(f"--plan {path} is no file; hsfl plan CONFIG --out DIR writes DIR/plan.json")
-    way_out = "give the plan.json that hsfl plan CONFIG --out DIR writes"
+        raise InputError(f"--plan={path} is no file; hsfl plan keeps a plan with --out DIR, as DIR/plan.json")
+    way_out = "give the plan.json that hsfl plan keeps with --out DIR"
     plan: PlannedCuts = read_record(path, PlannedCuts, way_out)
     if plan.config is None:
         return plan

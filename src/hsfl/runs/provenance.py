@@ -52,7 +52,7 @@ def check_plugins(folder: Path, config: RunConfig) -> None:
             continue
         if (kind, name) not in plugins.REGISTERED:
             raise InputError(
-                f"{folder} was run with {kind} {name!r} from {file}; give it again: --plugin {_spec(file, name)}"
+                f"{folder} was run with {kind} {name!r} from {file}; give it again: --plugin={_spec(file, name)}"
             )
         plugin = plugins.owner(kind, name)
         current_sha256 = plugin.sha256 if plugin is not None else ""

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from hsfl.config import parse_stored
+from hsfl.errors import InputError
 from hsfl.files import write_atomic
 from hsfl.formats import QUANTILES
 from hsfl.report.compared_runs import SWEEP_FILE, PlanRecord, Run, display_name
@@ -34,7 +35,7 @@ from hsfl.report.page.page_rounds import (
     short_number,
     short_numbers,
 )
-from hsfl.report.page.page_sources import PageRun, Sources, read_sources
+from hsfl.report.page.page_sources import WAY_OUT, PageRun, Sources, read_sources
 from hsfl.report.page.page_sweep import style_slots, sweep_json
 from hsfl.report.page.page_words import (
     describe_config,
@@ -49,6 +50,7 @@ from hsfl.tasks import Metric
 
 MAX_POINTS = 1000  # of a curve
 SCRIPTS = ("base.js", "curves.js", "gantt.js", "tables.js", "sweep.js", "main.js")
+PAGE_NAME = "report.html"
 CONNECT_SOURCE = {True: "'self'", False: "'none'"}
 
 
@@ -67,6 +69,17 @@ def write_page(paths: Sequence[str | Path], out: str | Path) -> Path:
     text = render(data)
     write_atomic(Path(out), lambda scratch: scratch.write_bytes(text.encode("utf-8", "replace")))
     return Path(out)
+
+
+def write_report(folders: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:
+    """Show runs, comparisons, sweeps and plans on one page, which works without a network; returns the page's path.
+
+    folders: one or more. out: the page to write; by default report.html, inside the folder if only one is given.
+    """
+    paths = [Path(folders)] if isinstance(folders, str | Path) else [Path(folder) for folder in folders]
+    if not paths:
+        raise InputError(f"folders are none; {WAY_OUT}")
+    return write_page(paths, out or (paths[0] / PAGE_NAME if len(paths) == 1 else PAGE_NAME))
 
 
 def render(data: dict[str, Any], watch: bool = False) -> str:

@@ -25,7 +25,7 @@ from hsfl.report.sweep_results import Sweep, read_sweep
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.records import ClientsRecord, ContenderRecord
 
-WAY_OUT = "give the folder of a run, of a comparison, of a sweep, or of hsfl plan --out"
+WAY_OUT = "give the folder of a run, of a comparison, of a sweep, or of a plan that was kept with --out"
 DEEPEST = 4  # levels below a folder in which runs are looked for, to name them
 
 
@@ -86,9 +86,7 @@ def read_sources(paths: Sequence[str | Path]) -> Sources:
         if (path / "plan.json").is_file():
             plans.append((str(path), read_record(path / "plan.json", CheckedPlan)))
         if len(found_runs) + len(plans) == num_before:
-            missing = "does not exist" if not path.exists() else "holds no run, comparison or plan"
-            run_list = ", ".join(_runs_below(path))
-            raise NothingYet(f"{path} {missing}; {f'there are runs below it: {run_list}' if run_list else WAY_OUT}")
+            raise refuse_empty(path)
     singles = [page_run for comparison_path, page_run in found_runs if comparison_path is None]
     single_labels = _single_labels(singles, alone=len(singles) == len(found_runs))
     comparison_names = _folder_names([path for path, _ in found_runs if path is not None])
@@ -107,6 +105,13 @@ def read_sources(paths: Sequence[str | Path]) -> Sources:
         runs.append(replace(page_run, run=replace(page_run.run, label=label)))
     target = next((target for target in targets if target is not None), None)
     return Sources(runs, plans, target, tuple(sweeps))
+
+
+def refuse_empty(path: Path) -> NothingYet:
+    """The error for a folder that holds nothing to show; it names runs below the folder."""
+    missing = "does not exist" if not path.exists() else "holds no run, comparison or plan"
+    run_list = ", ".join(_runs_below(path))
+    return NothingYet(f"{path} {missing}; {f'there are runs below it: {run_list}' if run_list else WAY_OUT}")
 
 
 def _label_order(labels: Mapping[str, str | None], asked: list[str]) -> list[str]:

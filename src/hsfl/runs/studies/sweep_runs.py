@@ -6,17 +6,21 @@ made again. `OUT/sweep.json` says which points, contenders and seeds the folder 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hsfl.config import RunConfig, flatten, parse_stored, with_changes
+from hsfl.data.registry import Dataset
 from hsfl.errors import InputError
 from hsfl.files import clear_scratch, read_json, read_record, write_json
 from hsfl.frameworks import find_framework
+from hsfl.models.units import SplitModel
 from hsfl.planning.fair_defaults import without_auto
 from hsfl.runs.budget import charged_s, fits_budget
+from hsfl.runs.client_data import read_data
 from hsfl.runs.clock_notes import clock_notes
 from hsfl.runs.environment import check_inputs, input_digests
 from hsfl.runs.folder import RunFolder, holds_something, run_path
@@ -46,6 +50,8 @@ def run_sweep(
     plan_only: bool = False,
     target: float | None = None,
     show: Show | None = None,
+    dataset: Dataset | None = None,
+    model: SplitModel | None = None,
 ) -> None:
     """Run every contender at every point with seeds base.seed, base.seed + 1, ...
 
@@ -53,6 +59,7 @@ def run_sweep(
     jobs: how many runs are made side by side, each in a process of its own.
     plan_only: choose cuts and allocate for every round, and train nothing.
     target: a value of the task's first metric, kept for the report. show: is told how far the runs are.
+    dataset, model: given from Python instead of those that the config names, for all runs.
     """
     show = show or Show()
     check_contenders(grid, texts)
@@ -62,21 +69,31 @@ def run_sweep(
         clear_scratch(out)
         seeds = range(base.seed, base.seed + num_seeds)
         contenders = {text: everyone[label] for text, label in zip(texts, labels)}
-        pieces = [piece for seed in seeds for piece in _pieces(grid, contenders, out, seed)]
+        pieces = [piece for seed in seeds for piece in _pieces(grid, contenders, out, seed, dataset, model)]
         is_done = _is_timed if plan_only else _has_ended
         if not plan_only:
-            _check_fit([piece for piece in pieces if piece.config.seed == base.seed and not is_done(piece)], show)
+            first = [piece for piece in pieces if piece.config.seed == base.seed and not is_done(piece)]
+            _check_fit(first, show, dataset, model)
         about = {"labels": labels, "contenders": {label: asdict(record) for label, record in everyone.items()}}
         write_json(out / FILE, about | _sweep_record(base, grid, seeds, plan_only) | {"target": target})
         show.says(_what_follows(base, plan_only))
-        run_all(pieces, _time_piece if plan_only else run_piece, is_done, jobs, show)
+        work = partial(_time_piece if plan_only else run_piece, dataset=dataset, model=model)
+        run_all(pieces, work, is_done, jobs, show)
 
 
-def _pieces(grid: Grid, contenders: Mapping[str, ContenderRecord], out: Path, seed: int) -> list[Piece]:
+def _pieces(
+    grid: Grid,
+    contenders: Mapping[str, ContenderRecord],
+    out: Path,
+    seed: int,
+    dataset: Dataset | None,
+    model: SplitModel | None,
+) -> list[Piece]:
     """The runs of one seed. contenders: by the text that asks for each."""
     pieces = []
     for point in grid.points:
-        seeded = with_one_fleet(with_changes(point.config, [f"seed={seed}"]), list(contenders))
+        seen = None if dataset is None else read_data(point.config, dataset)
+        seeded = with_one_fleet(with_changes(point.config, [f"seed={seed}"]), list(contenders), seen, model)
         for text, settled in contenders.items():
             path = run_path(out / point.folder, settled.folder, seed)
             name = f"{settled.name}, {point.name}, seed {seed}"
@@ -84,7 +101,7 @@ def _pieces(grid: Grid, contenders: Mapping[str, ContenderRecord], out: Path, se
     return pieces
 
 
-def _check_fit(pieces: Sequence[Piece], show: Show) -> None:
+def _check_fit(pieces: Sequence[Piece], show: Show, dataset: Dataset | None, model: SplitModel | None) -> None:
     """Refuse cuts and models that do not fit, before anything is trained. Planned cuts always fit, and take long to
     find, so they are not tried here."""
     show.says(f"checking the settings of {len(pieces)} runs") if len(pieces) > 1 else None
@@ -92,7 +109,7 @@ def _check_fit(pieces: Sequence[Piece], show: Show) -> None:
         if piece.config.fleet.cuts == "planned":
             continue
         try:
-            prepare(piece.config)
+            prepare(piece.config, dataset, model)
         except InputError as error:
             raise InputError(f"{piece.name}: {error}") from None
 
@@ -158,10 +175,12 @@ def _is_timed(piece: Piece) -> bool:
     return (piece.path / TIMING).exists()
 
 
-def _time_piece(piece: Piece, observer: Observer) -> None:
+def _time_piece(
+    piece: Piece, observer: Observer, dataset: Dataset | None = None, model: SplitModel | None = None
+) -> None:
     """Write how long every round of the run takes, and whom it keeps; the clock is the run's own."""
     config = piece.config
-    bench = prepare(config)
+    bench = prepare(config, dataset, model)
     framework = find_framework(config.framework)(bench.task)
     clock = make_clock(bench, framework)
     rounds: dict[str, list[Any]] = {"round_s": [], "kept": [], "dropped": [], "left_out": [], "gap": []}

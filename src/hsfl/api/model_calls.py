@@ -1,0 +1,62 @@
+"""`hsfl.cost`: what every cut of a model costs."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hsfl.api.arguments import Plugins, split_given
+from hsfl.config import read_options
+from hsfl.errors import InputError
+from hsfl.models.cost_table import CostTable, check_sample_shape, measure_cost
+from hsfl.models.model_checks import check_example, example
+from hsfl.models.units import SplitModel
+from hsfl.models.zoo import build, build_from
+from hsfl.plugins import function_of
+
+
+def cost(
+    model: Any = "resnet18",
+    input_shape: Sequence[int] = (3, 32, 32),
+    num_classes: int = 10,
+    batch_size: int = 256,
+    norm: str = "batch",
+    stem: str = "imagenet",
+    settings: Iterable[str] = (),
+    *,
+    plugins: Plugins = (),
+) -> CostTable:
+    """What every cut of a model costs: FLOPs, bits on the links, memory. `hsfl.plan(cost=...)` takes the answer.
+
+    model: a name such as "resnet18", "FILE.py:FUNCTION", or a model as `hsfl.run` takes it. input_shape: of one sample.
+    num_classes, norm, stem: of a model that is named. batch_size: of the mini-batch for which memory is counted.
+    settings: options of the model, such as "options.gpt.width=64". plugins: files that register models.
+    """
+    return cost_with_model(model, input_shape, num_classes, batch_size, norm, stem, settings, plugins)[0]
+
+
+def cost_with_model(
+    model: Any,
+    input_shape: Sequence[int],
+    num_classes: int,
+    batch_size: int,
+    norm: str,
+    stem: str,
+    settings: Iterable[str],
+    plugins: Plugins,
+) -> tuple[CostTable, SplitModel]:
+    """As `cost`, with the model that was measured."""
+    for name, value, most in (("--batch-size", batch_size, 2**20), ("--classes", num_classes, 10**6)):
+        if not 1 <= value <= most:
+            raise InputError(f"{name} is {value}; choose 1..{most}")
+    check_sample_shape(input_shape)
+    shape, files = tuple(input_shape), [plugins] if isinstance(plugins, str | Path) else list(plugins)
+    names = [model] if isinstance(model, str) else ["own"]
+    options = read_options([settings] if isinstance(settings, str) else settings, files, names)
+    if not isinstance(model, str):
+        split_model = split_given(model)
+    elif ".py:" in model:
+        split_model = build_from(function_of(model), shape, num_classes, norm)
+    else:
+        split_model = build(model, shape, num_classes, norm, stem, options=options.of(model))
+    check_example(split_model, example(shape, split_model.input_dtype))
+    return measure_cost(split_model, shape, batch_size), split_model

@@ -1,0 +1,92 @@
+"""`hsfl.sweep`: runs for every value of one or more settings; tables, and figures and pages where they are wanted."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hsfl.api.arguments import Config, Plugins, arguments_of_call, value_text
+from hsfl.api.run_calls import page_or_warning, stderr_console
+from hsfl.api.run_results import SweepResult
+from hsfl.errors import InputError
+from hsfl.framework_table import method
+from hsfl.report.comparison_summary import check_target
+from hsfl.report.figure_style import matplotlib
+from hsfl.report.sweep_figure import write_sweep_figures
+from hsfl.report.sweep_results import check_metrics, default_metrics, read_sweep
+from hsfl.runs.client_data import expected_task
+from hsfl.runs.studies.grid import check_contenders, read_grid
+from hsfl.runs.studies.run_many import ConsoleShow
+from hsfl.runs.studies.sweep_runs import run_sweep
+from hsfl.runs.unused_settings import refuse_unused_by_contenders
+
+
+def sweep(
+    config: Config = None,
+    fields: Mapping[str, Iterable[Any]] | str | Iterable[str] = (),
+    frameworks: str | Iterable[str] = (),
+    out: str | Path = "runs/sweep",
+    settings: Iterable[str] = (),
+    *,
+    seeds: int = 1,
+    jobs: int = 1,
+    plan_only: bool = False,
+    metrics: str | Iterable[str] = (),
+    target: float | None = None,
+    data: Any = None,
+    model: Any = None,
+    progress: bool = False,
+    report: bool = True,
+    figures: bool = False,
+    plugins: Plugins = (),
+    **sections: Any,
+) -> SweepResult:
+    """Make a run for every value of one or more settings, and sum them up.
+
+    fields: the values of each setting, `{"train.lr": [0.001, 0.01]}`; several settings make a grid. Or as the command has them,
+        `["train.lr=0.001,0.01"]`.
+    out: the folder of the sweep; runs in it that have ended are not run again.
+    frameworks, seeds, jobs, target, progress: as in `hsfl.compare`; without frameworks, the config's.
+    plan_only: choose cuts, allocate and time every round; train nothing.
+    metrics: numbers of each run that the tables and figures show, such as "best_accuracy".
+    config, settings, sections, data, model, plugins: as in `hsfl.run`. report, figures: write pages; draw figures by matplotlib.
+    The answer has `table()` (a row for each point, framework and seed), `plot()` and `means_table()`.
+    """
+    if seeds < 1 or jobs < 1:
+        raise InputError(f"seeds are {seeds} and jobs {jobs}; give one of each at least")
+    if figures:
+        matplotlib()  # before hours of training, not after
+    arguments = arguments_of_call(config, settings, data, model, plugins, sections)
+    base, changes, folder = arguments.config, arguments.changes, Path(out)
+    labels = [frameworks] if isinstance(frameworks, str) else list(frameworks) or [method(base.framework).name]
+    first_metric = expected_task(base, arguments.data).metric
+    check_target(target, first_metric)
+    shown = [metrics] if isinstance(metrics, str) else list(metrics)
+    shown = shown or default_metrics(plan_only, target, first_metric)
+    check_metrics(shown, plan_only, target)
+    grid = read_grid(base, _words(fields))
+    check_contenders(grid, labels)
+    points, varied = [point.config for point in grid.points], [f"{field}=" for field in grid.fields]
+    refuse_unused_by_contenders(arguments.source, changes, points, labels, plan_only)
+    refuse_unused_by_contenders(None, varied, points, labels, plan_only)
+    show = ConsoleShow(stderr_console(), quiet=not progress)
+    run_sweep(
+        *(base, grid, labels, folder, seeds, jobs, plan_only, target, show),
+        dataset=arguments.data,
+        model=arguments.model,
+    )
+    found = read_sweep(folder)
+    drawn = [name for name in shown if name in found.metrics]  # a target that no run reached has no figure
+    found.write(folder, drawn)
+    if figures:
+        write_sweep_figures(found, drawn, folder)
+    if report:
+        for place in ([] if plan_only else found.folders) + [""]:
+            page_or_warning(folder / place)
+    return SweepResult(**vars(found), folder=folder)
+
+
+def _words(fields: Mapping[str, Iterable[Any]] | str | Iterable[str]) -> list[str]:
+    """Each field with its values, as `read_grid` takes them."""
+    if isinstance(fields, Mapping):
+        return [f"{name}={','.join(value_text(name, value) for value in values)}" for name, values in fields.items()]
+    return [fields] if isinstance(fields, str) else list(fields)
