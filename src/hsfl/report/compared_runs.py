@@ -92,6 +92,7 @@ class Run:
     look: Look | None = None  # of a framework that is not built in
     metrics: tuple[Metric, ...] = TASKS[DEFAULT].metrics  # of the task; the first is shown first
     client_names: tuple[str, ...] = ()  # [K], where a fleet file or the data name the clients
+    policy: str = ""  # of the allocation
 
     @property
     def metric(self) -> Metric:
@@ -168,7 +169,8 @@ def read_run(path: str | Path, label: str, seed: int) -> Run:
         end_s = max(end_s, config.train.budget_s)
     look, clients = _read_look(folder, config.framework), folder.clients()
     names = tuple(clients.names or ()) if clients is not None else ()
-    return Run(label, seed, records, status, end_s, config.framework, look, folder.metrics(), names)
+    about = (config.framework, look, folder.metrics(), names, config.allocation.policy)
+    return Run(label, seed, records, status, end_s, *about)
 
 
 def read_runs(out: str | Path, labels: Sequence[str] | None = None) -> list[Run]:

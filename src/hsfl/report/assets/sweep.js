@@ -19,7 +19,8 @@ function drawSweeps(sweeps) {
       const chart = sweepChart(figure, sweep, metric, panel, metric.panels[p]);
       fill(figure, [chart, chart.note ? h("p", { class: "note" }, chart.note) : null]);
     });
-    body.append(sweepTable(sweep, metric), ...sweep.notes.map((note) => h("p", { class: "note" }, note)));
+    const differences = sweep.differences[metric.key].map(({ title, header, rows }) => table(title, header.map((head, i) => ({ head, cell: (row) => row[i] })), rows));
+    body.append(sweepTable(sweep, metric), ...differences, ...sweep.notes.map((note) => h("p", { class: "note" }, note)));
   }
 }
 
