@@ -10,8 +10,8 @@ import pytest
 from hsfl.report.comparison_summary import read_comparison
 from hsfl.report.curves import Estimate, estimate
 from hsfl.report.tables import (
-    Cell,
     SummaryTable,
+    ValueCell,
     csv_cells,
     interval_text,
     latex_table,
@@ -79,7 +79,10 @@ def test_a_line_break_makes_no_line_of_the_table() -> None:
 
 def test_the_csv_holds_the_numbers_behind_the_texts(tmp_path: Path) -> None:
     value = estimate([0.1, 0.2, 0.4])
-    rows = [["HSFL", Cell("500 kHz", 5e5), interval_text(value, 100, 1)], ["FL", "-", Cell("never", estimate([None]))]]
+    rows = [
+        ["HSFL", ValueCell("500 kHz", 5e5), interval_text(value, 100, 1)],
+        ["FL", "-", ValueCell("never", estimate([None]))],
+    ]
     table = SummaryTable("means", "Means", ["", "band", "final"], rows)
     (path,) = write_summary_tables([table], tmp_path)
     assert path.name == "table-means.csv"
@@ -109,7 +112,7 @@ def test_the_caption_says_how_many_seeds() -> None:
 
 
 def test_a_cell_can_be_copied() -> None:
-    cell = Cell("1 ± 2", Estimate(1.0, -1.0, 3.0, 2))
+    cell = ValueCell("1 ± 2", Estimate(1.0, -1.0, 3.0, 2))
     again = copy.deepcopy(cell)
     assert (again, again.value) == (cell, cell.value)
 

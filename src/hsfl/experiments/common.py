@@ -13,7 +13,7 @@ from hsfl.config import flatten
 from hsfl.errors import InputError
 from hsfl.files import read_record, write_atomic, write_json
 from hsfl.report.curves import Estimate
-from hsfl.report.tables import Cell, SummaryTable, scaled_estimate
+from hsfl.report.tables import SummaryTable, ValueCell, scaled_estimate
 from hsfl.runs.environment import environment
 from hsfl.runs.folder import holds_something
 
@@ -123,10 +123,10 @@ def machine() -> str:
     return f"Machine: {about['processor']}, {about['num_cpus']} core{'' if about['num_cpus'] == 1 else 's'}; Python {about['python']}, {versions}."
 
 
-def say_mean(value: Estimate, scale: float = 1.0, digits: int = 1) -> Cell:
+def say_mean(value: Estimate, scale: float = 1.0, digits: int = 1) -> ValueCell:
     """`97.8 ± 5.2`; the mean alone where there is no interval."""
     text = "-"
     if value.mean is not None:
         half = "" if value.high is None else f" ± {(value.high - value.mean) * scale:.{digits}f}"
         text = f"{value.mean * scale:.{digits}f}{half}"
-    return Cell(text, scaled_estimate(value, scale))
+    return ValueCell(text, scaled_estimate(value, scale))

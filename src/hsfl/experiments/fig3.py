@@ -14,7 +14,7 @@ from hsfl.experiments.table1.traces import ONE_BY_ONE, MakeObserver, Together
 from hsfl.files import write_csv
 from hsfl.framework_table import PROPOSED
 from hsfl.report.figure_style import save_figure
-from hsfl.report.tables import Cell, SummaryTable, markdown_rows
+from hsfl.report.tables import SummaryTable, ValueCell, markdown_rows
 from hsfl.runs.progress import Observer
 
 Array = np.ndarray
@@ -101,12 +101,12 @@ def _loss_table(study: Study, data: str) -> SummaryTable:
     return SummaryTable("fig3-losses", f"Training loss on {data}", header, rows, spread_of(num_fleets, num_seeds))
 
 
-def _say_losses(losses: Array) -> Cell:
+def _say_losses(losses: Array) -> ValueCell:
     """The mean over fleets and seeds with its interval; where some fleets have no loss, the mean of the others, and how many they are."""
     known_share = np.isfinite(losses).mean()
     note = f" ({100 * known_share:.0f} % of fleets have a round)" if 0 < known_share < 1 else ""
     mean = say_mean(over_fleets_and_seeds(losses), digits=3)
-    return Cell(mean + note, mean.value)
+    return ValueCell(mean + note, mean.value)
 
 
 def _fig3_trends(study: Study, data: str) -> list[Trend]:

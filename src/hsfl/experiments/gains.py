@@ -44,7 +44,7 @@ from hsfl.experiments.table1.traces import ONE_BY_ONE, MakeObserver, Together, r
 from hsfl.files import write_csv
 from hsfl.models.cost_table import CostTable
 from hsfl.report.figure_style import FAINT, STYLE, matplotlib, save_figure
-from hsfl.report.tables import Cell, SummaryTable, markdown_rows
+from hsfl.report.tables import SummaryTable, ValueCell, markdown_rows
 from hsfl.runs.progress import Observer
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def _seconds_table(storage: str, answers: Sequence[Answer]) -> SummaryTable:
     """The mean round of each column, by data set."""
     data_sets = list(dict.fromkeys(a.data for a in answers))
     means = {name: [_mean_s(answers, data, name) for data in data_sets] for name in GAINS}
-    rows = [[COLUMNS[name].title, *(Cell(f"{mean:.1f}", mean) for mean in row)] for name, row in means.items()]
+    rows = [[COLUMNS[name].title, *(ValueCell(f"{mean:.1f}", mean) for mean in row)] for name, row in means.items()]
     title = f"Mean seconds of a round, max_cut {STORAGE_WORDS[storage]}"
     note = f"{_num_fleets(answers)}; mean over fleets."
     return SummaryTable(f"gains-{storage}-seconds", title, ["", *map(name_of, data_sets)], rows, note)
@@ -211,7 +211,7 @@ def _num_fleets(answers: Sequence[Answer]) -> str:
     return f"n = {len({a.fleet for a in answers})} fleets"
 
 
-def _ratio_text(ratio: Ratio) -> Cell:
+def _ratio_text(ratio: Ratio) -> ValueCell:
     return ratio.cell(with_range=True, more=f"{100 * ratio.below_one_per_cent:.0f} % below 1 %")
 
 

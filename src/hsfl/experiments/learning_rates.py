@@ -19,7 +19,7 @@ from hsfl.experiments.common import Outcome, Say, Trend, claim, write_text
 from hsfl.experiments.table1.columns import DATASETS, SEVEN, TWIN_TRACE, trace_config, traces_of
 from hsfl.experiments.table1.traces import ONE_BY_ONE, MakeObserver, Together
 from hsfl.files import write_csv
-from hsfl.report.tables import Cell, SummaryTable, markdown_rows
+from hsfl.report.tables import SummaryTable, ValueCell, markdown_rows
 from hsfl.rng import stream
 from hsfl.runs.client_data import read_data
 from hsfl.runs.folder import RunFolder
@@ -190,4 +190,4 @@ def rates_markdown(results: Sequence[RateResult], trends: Sequence[Trend], scale
 
 
 def _cell(result: RateResult) -> str:
-    return "-" if result.accuracy is None else Cell(f"{100 * result.accuracy:.1f}", 100 * result.accuracy)
+    return "-" if result.accuracy is None else ValueCell(f"{100 * result.accuracy:.1f}", 100 * result.accuracy)

@@ -27,6 +27,13 @@ OFFERED = {  # to other folders, by module
     "plots": ("write_figures", "Y_LABELS"),
     "sweep_figure": ("write_sweep_figures",),
     "sweep_results": ("check_metrics", "default_metrics", "read_sweep"),
-    "tables": ("Cell", "markdown_rows", "SummaryTable", "write_summary_tables"),
+    "tables": (
+        "markdown_rows",
+        "scaled_estimate",
+        "spread_note",
+        "SummaryTable",
+        "ValueCell",
+        "write_summary_tables",
+    ),
     "watch": ("HOST", "make_server"),
 }

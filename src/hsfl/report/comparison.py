@@ -17,8 +17,8 @@ from hsfl.formats import grouped, seconds
 from hsfl.report.compared_runs import Run
 from hsfl.report.curves import Estimate
 from hsfl.report.tables import (
-    Cell,
     SummaryTable,
+    ValueCell,
     escaped,
     interval_text,
     markdown_table,
@@ -237,9 +237,9 @@ def _bytes_table(comparison: Comparison) -> SummaryTable:
     return SummaryTable("bytes", f"{SENT} in a run, {unit}", header, rows, _seeds_note(comparison))
 
 
-def _mean_text(value: Estimate, scale: float) -> Cell:
+def _mean_text(value: Estimate, scale: float) -> ValueCell:
     """The mean without its interval, which the CSV has."""
-    return Cell(interval_text(Estimate(value.mean, None, None, 1), scale), scaled_estimate(value, scale))
+    return ValueCell(interval_text(Estimate(value.mean, None, None, 1), scale), scaled_estimate(value, scale))
 
 
 def _seeds_note(comparison: Comparison) -> str:
@@ -265,11 +265,13 @@ def _pairs_table(comparison: Comparison) -> SummaryTable:
     what = "accuracy" if metric == ACCURACY else metric.title
     unit = "in points" if metric.percent else f"({'more' if metric.higher_is_better else 'less'} is better)"
     title = f"{name} against the others, seed by seed: {what} {unit}{speed}"
-    return SummaryTable("pairs", title, header, rows, spread_note(len(pair.seeds) for pair in comparison.pairs))
+    note = spread_note(len(pair.seeds) for pair in comparison.pairs)
+    note += " Of ratios the geometric mean [95 % interval]." if target is not None else ""
+    return SummaryTable("pairs", title, header, rows, note)
 
 
-def _time_text(result: LabelResult) -> Cell:
+def _time_text(result: LabelResult) -> ValueCell:
     """The time to the target, and how many seeds reached it unless all did."""
     of = "" if result.reached == len(result.seeds) else f" ({result.reached} of {len(result.seeds)})"
     text = interval_text(result.time_to_target_s) + of if result.reached else "never"
-    return Cell(text, result.time_to_target_s)
+    return ValueCell(text, result.time_to_target_s)

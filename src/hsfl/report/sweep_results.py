@@ -23,8 +23,8 @@ from hsfl.report.compared_runs import ACCURACIES, Run, display_name, read_run
 from hsfl.report.comparison import target_text
 from hsfl.report.curves import Estimate, estimate, time_to_target_s
 from hsfl.report.tables import (
-    Cell,
     SummaryTable,
+    ValueCell,
     interval_text,
     markdown_table,
     rich_table,
@@ -360,7 +360,7 @@ class Sweep:
 
     def _settings(self, point: int) -> list[str]:
         """The point's value of each field, as a table shows it."""
-        return [Cell(say_setting(field, value), value) for field, value in zip(self.fields, self.values[point])]
+        return [ValueCell(say_setting(field, value), value) for field, value in zip(self.fields, self.values[point])]
 
     def to_rich(self, metrics: Sequence[str]) -> Group:
         return Group(*map(rich_table, self.tables(metrics)), *(Text(f"- {note}") for note in self.notes()))

@@ -1,6 +1,6 @@
 """How tables are written: numbers with their intervals as text, and a `SummaryTable` for a terminal, in Markdown, as CSV and as LaTeX.
 
-A cell is text. Where a number stands behind it, it is a `Cell`, and the CSV file holds the number in full. Which tables and columns
+A cell is text. Where a number stands behind it, it is a `ValueCell`, and the CSV file holds the number in full. Which tables and columns
 there are is said in `comparison`, `sweep_results` and `hsfl.experiments`.
 """
 
@@ -34,7 +34,7 @@ LATEX_SIGNS = str.maketrans(
 )
 
 
-class Cell(str):
+class ValueCell(str):
     """The text of a cell with the value behind it: an `Estimate`, or a plain number."""
 
     value: Any
@@ -59,12 +59,12 @@ class SummaryTable:
 # --- numbers
 
 
-def interval_text(value: Estimate, scale: float = 1.0, digits: int | None = None, sign: bool = False) -> Cell:
+def interval_text(value: Estimate, scale: float = 1.0, digits: int | None = None, sign: bool = False) -> ValueCell:
     """A mean with half of its interval, such as `61.20 ± 0.81`; a dash if unknown.
 
     scale: what the numbers are multiplied by. digits: after the point; by default three digits that count.
     """
-    return Cell(_interval_text(value, scale, digits, sign), scaled_estimate(value, scale))
+    return ValueCell(_interval_text(value, scale, digits, sign), scaled_estimate(value, scale))
 
 
 def _interval_text(value: Estimate, scale: float, digits: int | None, sign: bool) -> str:
@@ -85,13 +85,13 @@ def scaled_estimate(value: Estimate, scale: float) -> Estimate:
     return Estimate(mean, low, high, value.num)
 
 
-def ratio_text(value: Estimate, num_seeds: int) -> Cell:
+def ratio_text(value: Estimate, num_seeds: int) -> ValueCell:
     """`1.52 [1.31, 1.76]`, and how many of the seeds count where not all do; a dash if unknown."""
     if value.mean is None:
-        return Cell("-", value)
+        return ValueCell("-", value)
     interval = f" [{value.low:.2f}, {value.high:.2f}]" if value.low is not None else ""
     few = f" ({value.num} of {num_seeds})" if value.num < num_seeds else ""
-    return Cell(f"{value.mean:.2f}{interval}{few}", value)
+    return ValueCell(f"{value.mean:.2f}{interval}{few}", value)
 
 
 def spread_note(num_seeds: Iterable[int]) -> str:
@@ -167,7 +167,7 @@ def csv_cells(table: SummaryTable) -> tuple[list[str], list[list[Any]]]:
 
 
 def _value_of(cell: str) -> Any:
-    return cell.value if isinstance(cell, Cell) else cell
+    return cell.value if isinstance(cell, ValueCell) else cell
 
 
 def _mean_fields(cell: str) -> list[Any]:

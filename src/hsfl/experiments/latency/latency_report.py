@@ -26,7 +26,7 @@ from hsfl.experiments.latency.latency_study import (
 from hsfl.files import write_csv
 from hsfl.report.curves import Estimate, estimate
 from hsfl.report.figure_style import FAINT, STYLE, add_side_legend, matplotlib, save_figure
-from hsfl.report.tables import Cell, SummaryTable, markdown_rows
+from hsfl.report.tables import SummaryTable, ValueCell, markdown_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -191,11 +191,11 @@ def _by_fleet(rows: Sequence[LatencyRow], quantity: str) -> Estimate:
     return estimate(np.exp(logs), ratio=True)
 
 
-def _longer(ratio: Estimate) -> Cell:
+def _longer(ratio: Estimate) -> ValueCell:
     """`+36.2 [+27.3, +45.6]` per cent; the mean alone where there is no interval."""
     value = _per_cent_longer(ratio)
     interval = "" if value.low is None else f" [{value.low:+.1f}, {value.high:+.1f}]"
-    return Cell(f"{value.mean:+.1f}{interval}", value)
+    return ValueCell(f"{value.mean:+.1f}{interval}", value)
 
 
 def _per_cent_longer(ratio: Estimate) -> Estimate:

@@ -28,7 +28,7 @@ from hsfl.framework_table import COMPARED, FREE_STYLES, METHODS, PROPOSED, Style
 from hsfl.report.curves import Estimate, estimate
 from hsfl.report.figure_style import FAINT, STYLE, add_side_legend, escape_dollars, legend_texts, matplotlib
 from hsfl.report.plots import Y_LABELS
-from hsfl.report.tables import Cell, SummaryTable, markdown_rows, spread_note
+from hsfl.report.tables import SummaryTable, ValueCell, markdown_rows, spread_note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -251,7 +251,9 @@ def _target_ratio(timings: Sequence[ColumnTiming], data: str, target: float, col
     ratio = ratio_over_fleets(_by_fleet(both))
     if len(both) == len(pairs):
         return ratio.cell()
-    return Cell(f"{ratio.mean:.2f} ({len(both)} of {len(pairs)})", Estimate(ratio.mean, None, None, ratio.num_fleets))
+    return ValueCell(
+        f"{ratio.mean:.2f} ({len(both)} of {len(pairs)})", Estimate(ratio.mean, None, None, ratio.num_fleets)
+    )
 
 
 def _accuracies(study: Study, cells: Sequence[TableCell], fraction: float) -> SummaryTable:
@@ -294,7 +296,7 @@ def _accuracy(
     if len(trained) < len(column_cells):
         text += f" ({100 * len(trained) / len(column_cells):.0f} % of fleets have a round)"
     short = np.mean([cell.short for cell in column_cells])
-    return Cell(text + (f" †{100 * short:.0f}" if short > 0 else ""), mean.value)
+    return ValueCell(text + (f" †{100 * short:.0f}" if short > 0 else ""), mean.value)
 
 
 TAU_NOTE = (
