@@ -117,6 +117,7 @@ def test_nobody_is_called_the_straggler_where_all_end_together(downs_s):
     assert gantt.named_straggler(one) is None
     (axes,) = gantt.gantt_figure(one).axes
     assert "straggler" not in words(axes)
+    assert ("waiting" in axes.get_legend_handles_labels()[1]) == (min(downs_s) < max(downs_s))  # a hair is none
     assert {label.get_fontweight() for label in axes.get_yticklabels()} == {"normal"}
 
 

@@ -189,6 +189,7 @@ def _draw_phase_bars(axes: "Axes", record: RoundRecord, clients: list[int]) -> N
 def _draw_waiting_bars(axes: "Axes", record: RoundRecord, clients: list[int]) -> None:
     started = set(record.started)
     gaps = [(row, a, b) for row, k in enumerate(clients) if k in started for a, b in waiting_spans(record, k)]
+    gaps = [gap for gap in gaps if gap[2] - gap[1] > LEVEL * record.round_s]  # what rounding leaves is no waiting
     if gaps:
         rows, start_s, end_s = (np.array(column) for column in zip(*gaps))
         axes.barh(
