@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from hsfl.report.comparison_summary import read_comparison
-from hsfl.report.figure_style import LEGEND_SHARE, add_side_legend, matplotlib
+from hsfl.report.figure_style import add_side_legend, matplotlib
 from hsfl.report.gantt import gantt_figure
 from hsfl.report.plots import learning_figure
 from hsfl.report.sweep_figure import sweep_figure
@@ -30,7 +30,7 @@ def check_legends(figure: Any) -> None:
     assert legends
     for legend in legends:
         box = legend.get_window_extent(canvas.get_renderer())
-        assert box.width <= LEGEND_SHARE * width
+        assert box.width <= 0.25 * width
         assert 0 <= box.x0 < box.x1 <= width
         assert 0 <= box.y0 < box.y1 <= height
 
