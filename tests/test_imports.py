@@ -21,6 +21,7 @@ PUBLIC = {
     *("FrameworkBase", "HSFL", "POLICY_RULES", "RoundResult", "State", "Timing", "timeline"),  # for plugins
 }
 REPORT_READS = {
+    "hsfl.allocation.policy_table",
     "hsfl.config",
     "hsfl.errors",
     "hsfl.files",

@@ -23,7 +23,7 @@ def test_the_guide_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for command in commands:
         answer = hsfl(*shlex.split(command), "--quiet")
         assert answer.code == 0, answer.err
-    for name in re.findall(r"`(sweep\.\w+|report\.html)`", text):
+    for name in re.findall(r"`(sweep\.\w+|report\.html|table-[\w-]+\.csv)`", text):
         assert Path("runs/bandwidth", name).stat().st_size > 100
     for name in ("final_accuracy", "best_accuracy", "megabytes", "time_to_target_s"):
         figures = {path.suffix for path in Path("runs/bandwidth").glob(f"{name}.*")}

@@ -1,6 +1,7 @@
 """`hsfl reproduce`, as people and programs call it; Table 1 and Fig. 3 at smoke scale on a data set that comes along."""
 
 import csv
+import re
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hsfl.data.registry import FACTS
 from hsfl.experiments.table1.columns import base_config
 from hsfl.runs.prepare import prepare
 from tests.naming import names
+from tests.report.test_tables import check_latex
 from tests.small_runs import hsfl, refused
 
 FAST = ["--scale", "smoke", "--datasets", "digits", "--results", "none", "--quiet"]
@@ -21,7 +23,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a smoke reproduction."""
     out = tmp_path_factory.mktemp("reproduce")
     for what in ("table1", "fig3", "gains"):
-        answer = hsfl("reproduce", what, *FAST, "--out", out, "--json")
+        answer = hsfl("reproduce", what, *FAST, "--out", out, "--latex", "--json")
         assert answer.code == 0, answer
         assert all(Path(path).exists() for path in answer.json()[what]["files"])
     return out
@@ -52,6 +54,22 @@ def test_tables_and_csv(results: Path) -> None:
         assert found[storage, fleet, "hsfl"] <= 1.02 * found[storage, fleet, "single_proposed"]
         assert found[storage, fleet, "hsfl_even"] <= 1.02 * found[storage, fleet, "single_even"]
     assert "training loss at" in (results / "fig3" / "fig3.md").read_text()
+
+
+def test_every_table_of_the_markdown_is_a_csv_and_latex(results: Path) -> None:
+    """A summary table for each table of the page."""
+    for what in ("table1", "fig3", "gains"):
+        tables, text = sorted((results / what).glob("table-*.csv")), (results / what / f"{what}.md").read_text()
+        shown = len(re.findall(r"^\| :--", text, re.M)) + (what == "gains")  # whose claims are not on its page
+        assert len(tables) == shown, tables
+        for path in tables:
+            rows = check_latex(path.with_suffix(".tex").read_text())
+            with path.open(newline="") as file:
+                assert len(list(csv.reader(file))) == len(rows)
+    with (results / "table1" / "table-table1-rounds.csv").open(newline="") as file:
+        (row,) = (row for row in csv.DictReader(file) if row["row"] == "SplitFed V1, as published")
+    assert float(row["digits low"]) <= float(row["digits"]) <= float(row["digits high"])
+    assert row["digits n"] == "2"
 
 
 def test_a_folder_of_results_counts_as_trained(results: Path, tmp_path: Path) -> None:

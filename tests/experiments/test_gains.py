@@ -6,6 +6,7 @@ import pytest
 from hsfl.experiments.gains import ALL, LARGEST, NOT_LARGEST, deep_cut, deep_s, dependence_table, fleet_kind
 from hsfl.experiments.table1.fleets import Answer
 from hsfl.models.cost_table import CostTable
+from hsfl.report.tables import markdown_rows
 
 COST = CostTable(  # what is sent halves at cut 3
     client_forward_flops=np.array([0.0, 1.0, 2.0, 3.0, 4.0]),
@@ -45,7 +46,7 @@ def test_the_table_counts_every_fleet_once() -> None:
     first = [
         fleet([2, 4, 4], gain, (1.0, speed, 4.0)) for gain, speed in ((1.1, 1.0), (1.2, 2.0), (1.4, 3.0), (1.8, 4.0))
     ]
-    text = dependence_table([*first, fleet([4, 1, 4])], {"mnist": COST})
+    text = markdown_rows(dependence_table("drawn", [*first, fleet([4, 1, 4])], {"mnist": COST}))
     rows = {
         line.split("|")[1].strip(): line.split("|")[2].strip() for line in text.splitlines() if line.startswith("| ")
     }

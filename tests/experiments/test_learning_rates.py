@@ -23,7 +23,7 @@ def test_the_best_accuracy_is_chosen_and_among_equals_the_smallest_loss() -> Non
     tried = [RateResult("mnist", "sl", lr, 5, 100, loss, accuracy, None) for lr, loss, accuracy in
              [(0.0001, 2.0, 0.5), (0.0003, 1.0, 0.5), (0.001, 3.0, 0.4)]]  # fmt: skip
     assert best_rate(tried, "mnist", "sl") == 0.0003
-    assert "**50.0**" in rates_markdown(tried, [], "full")
+    assert "| 50.0 | 50.0 | 40.0 | 0.0003 |" in rates_markdown(tried, [], "full")
 
 
 def test_the_seed_of_the_grid_is_not_one_of_the_tables() -> None:

@@ -25,6 +25,7 @@ from hsfl.experiments.when_study import (
     with_bits,
 )
 from hsfl.models.cost_table import CostTable
+from hsfl.report.tables import markdown_rows
 from tests.small_runs import hsfl
 
 COST = CostTable(
@@ -100,7 +101,7 @@ def test_fleets_are_counted_and_averaged_by_place() -> None:
     assert counts_at(of_place) == [2, 1, 1]
     mean = (1.1 * 1.2 * 1.0 * 1.005) ** 0.25
     noisy = replace(PRESET, noise=30.0)
-    text = place_table({PRESET: of_place, noisy: of_place[:1]})
+    text = markdown_rows(place_table({PRESET: of_place, noisy: of_place[:1]}))
     assert f"| Dirichlet 0.5 | 1 | 1 | 32 | {mean:.3f} [" in text
     assert "(1.00 to 1.20) | 2 | 1 | 1 |" in text
     assert "| Dirichlet 0.5 | 1 | 30 | 32 | 1.100 [1.100, 1.100] (1.10 to 1.10) | 1 | 0 | 0 |" in text

@@ -9,7 +9,7 @@ from hsfl.config import read_config
 from hsfl.formats import si
 from hsfl.framework_table import METHODS
 from hsfl.models.cost_table import CostTable
-from hsfl.network.clock import timeline
+from hsfl.network.clock import Why, timeline
 from hsfl.network.latency import Phases
 from hsfl.planning.round_clock import Extras, RoundClock
 from hsfl.planning.straggler import HOLD_UP, explain_straggler, longest_phase, work_of
@@ -121,7 +121,13 @@ def test_the_longest_phase_of_a_plan() -> None:
     assert held.amount == 100 * 3e4 / 8
     assert held.per_second == 100 * 3e4 / 5
     plan = SimpleNamespace(
-        why=held, clients=[SimpleNamespace(client=3, name="ward-1", cut=2)], round_s=12.0, other_cut=None
+        why=held,
+        clients=[
+            SimpleNamespace(client=3, name="ward-1", cut=2, weight=0.7, seconds={"client": 9.0, "model_down": 1.0})
+        ],
+        crowd=None,
+        round_s=12.0,
+        other_cut=None,
     )
     alone = plan_sentence(plan)
     assert alone is not None
@@ -131,3 +137,23 @@ def test_the_longest_phase_of_a_plan() -> None:
     beside = plan_sentence(SimpleNamespace(**vars(plan) | {"other_cut": 4, "other_round_s": 9.0}))
     assert beside == f"{alone} With its best other cut, 4, the mean round would take 9 s instead of 12 s."
     assert plan_sentence(SimpleNamespace(why=None)) is None
+
+
+def test_no_client_of_a_plan_is_named_where_all_end_together_and_no_weight_tells_them_apart() -> None:
+    held = Why(0, "client", 9.0, 9.0, 1.0, 1.0)
+
+    def plan(*ends_s: float, weight: float | None = None, crowd: object = None) -> SimpleNamespace:
+        clients = [
+            SimpleNamespace(client=k, name=f"client {k}", cut=1, weight=weight, seconds={"client": s, "model_down": k})
+            for k, s in enumerate(ends_s)
+        ]
+        return SimpleNamespace(why=held, clients=clients, crowd=crowd, round_s=12.0, other_cut=None)
+
+    assert plan_sentence(plan(9.0, 9.000001)) is None
+    assert "client 0" in str(plan_sentence(plan(9.0, 8.0)))
+    assert "client 0" in str(
+        plan_sentence(plan(9.0, 9.0, weight=0.5))
+    )  # who has weight holds the round, whoever ends with it
+    assert "client 0" in str(plan_sentence(plan(9.0)))
+    assert plan_sentence(plan(crowd=SimpleNamespace(finish_s=[9.0] * 7))) is None
+    assert "client 0" in str(plan_sentence(plan(crowd=SimpleNamespace(finish_s=[8.0, *[9.0] * 6]))))

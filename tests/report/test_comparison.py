@@ -164,7 +164,8 @@ def test_the_csv_holds_every_round_exactly(tmp_path):
 def test_everything_is_written_beside_the_runs(out):
     comparison = read_comparison(out, target=0.5)
     paths = comparison.write(out)
-    assert [path.name for path in paths] == ["comparison.json", "comparison.md", "rounds.csv"]
+    tables = [f"table-{name}.csv" for name in ("metrics", "time", "bytes", "pairs")]
+    assert [path.name for path in paths] == ["comparison.json", "comparison.md", "rounds.csv", *tables]
     assert all(path.stat().st_size for path in paths)
     assert read_comparison(out, target=0.5) == comparison  # what was written is no run
 

@@ -17,7 +17,12 @@ def test_the_lines_of_a_comparison(tmp_path: Path) -> None:
         read_comparison(tmp_path, labels=["hsfl", "splitfed_v1", "fl"])
     )  # in the order that was asked for
     assert all(line in shown.out for line in lines)
-    assert hsfl(*words, "--out", tmp_path, "--json").json()["gained"] == lines
+    again = hsfl(*words, "--out", tmp_path, "--latex", "--json").json()
+    assert again["gained"] == lines
+    files = {Path(path).name for path in again["files"]}
+    assert {
+        f"table-{name}.{kind}" for name in ("metrics", "time", "bytes", "pairs") for kind in ("csv", "tex")
+    } <= files
     assert page_data(read_sources([tmp_path]))["tables"]["gained"] == lines  # on the page, too
     means = {}
     for name in ("hsfl", "splitfed_v1", "fl"):

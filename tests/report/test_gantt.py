@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -92,6 +94,60 @@ def test_rounds_below_each_other_share_time_and_legend():
     assert {gantt.PHASE_LABELS[phase] for phase in short.phases} < set(names)
     (mark,) = [text for text in below.texts if text.get_text() == "straggler"]
     assert mark.xy == (short.round_s, short.straggler)  # at the end of its own round, not of the longest one
+
+
+def level_round(**downloads):
+    """Three clients that end their part after 9 s, with so many seconds of work each, and download the model then."""
+    ends_s, downs_s = [9.0, 9.0 + 4e-6, 9.0], list(downloads.get("downs_s", [1.0, 1.0, 1.0]))
+    phases = {
+        "client_forward": {"start_s": [0.0] * 3, "end_s": ends_s},
+        "model_down": {"start_s": [max(ends_s)] * 3, "end_s": [max(ends_s) + down_s for down_s in downs_s]},
+    }
+    round_s = max(ends_s) + max(downs_s)
+    waiting_s = [round_s - end_s - down_s for end_s, down_s in zip(ends_s, downs_s)]
+    clients = {"cuts": [1, 2, 3], "started": [0, 1, 2], "kept": [0, 1, 2]}
+    return record(**clients, phases=phases, round_s=round_s, waiting_s=waiting_s, straggler=1)
+
+
+@pytest.mark.parametrize("downs_s", [[1.0, 1.0, 1.0], [0.2, 0.5, 1.0]])
+def test_nobody_is_called_the_straggler_where_all_end_together(downs_s):
+    """Within 4e-7 of the round, whatever their downloads at the end take."""
+    one = level_round(downs_s=downs_s)
+    assert gantt.end_together(one)
+    assert gantt.named_straggler(one) is None
+    (axes,) = gantt.gantt_figure(one).axes
+    assert "straggler" not in words(axes)
+    assert ("waiting" in axes.get_legend_handles_labels()[1]) == (min(downs_s) < max(downs_s))  # a hair is none
+    assert {label.get_fontweight() for label in axes.get_yticklabels()} == {"normal"}
+
+
+def test_a_hair_more_is_a_straggler():
+    one = level_round()
+    late = [*one.waiting_s[:2], one.waiting_s[2] + 2e-5]
+    assert gantt.named_straggler(replace(one, waiting_s=late)) == 1
+    assert not gantt.end_together(replace(one, kept=[0, 1], dropped=[2]))
+    assert not gantt.end_together(replace(one, started=[1], kept=[1]))  # alone, there is nobody to end with
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "cl"])
+def test_clients_that_differ_have_a_straggler(name):
+    assert gantt.named_straggler(timed(a_timeline(name, 4))) is not None
+
+
+def test_a_large_fleet_that_ends_together():
+    crowd = {
+        "num_clients": 300, "num_started": 300, "num_kept": 300, "cuts": {"1": 300}, "finish_s": [9.0] * 7,
+        "waiting_s": [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.8], "phases_s": {"model_down": [0.2, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]},
+        "straggler_s": {},
+    }  # fmt: skip
+    nothing = {"cuts": [], "started": [], "kept": [], "waiting_s": [], "phases": {}}
+    one = record(crowd=crowd, straggler=7, **nothing)
+    assert gantt.named_straggler(one) is None
+    assert gantt.named_straggler(replace(one, crowd=crowd | {"finish_s": [8.0, *[9.0] * 6]})) == 7
+    in_step = crowd | {
+        "waiting_s": [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 3.0]
+    }  # all end together, after waiting in every step
+    assert gantt.named_straggler(replace(one, crowd=in_step)) == 7
 
 
 def test_clients_have_their_names():

@@ -1,5 +1,6 @@
 import re
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -70,12 +71,32 @@ def test_one_seed_is_drawn_as_steps_without_a_band(tmp_path):
     assert not over_time.collections
 
 
-def test_wide_intervals_of_two_seeds_do_not_squash_the_curves(tmp_path):
-    write_run(tmp_path, "hsfl", 0, records([0.2, 0.4]))
-    write_run(tmp_path, "hsfl", 1, records([0.3, 0.8]))
-    low, high = plots.learning_figure(read_comparison(tmp_path)).axes[0].get_ylim()
-    assert 10 < low < 25
-    assert 60 < high < 75
+@pytest.mark.parametrize("num_labels", [1, 4])  # bands, and bars
+@pytest.mark.parametrize("quantity", ["test_accuracy", "train_loss"])
+def test_the_axes_hold_every_interval(tmp_path, num_labels, quantity):
+    """Two seeds: intervals far wider than the curves, beyond 0 and 100 %."""
+    for number in range(num_labels):
+        for seed, values in enumerate(([0.2, 0.4, 0.5], [0.3, 0.8, 0.9])):
+            rounds = [replace(one, train_loss=2.0 - seed - 0.1 * number) for one in records(values, 10.0 + number)]
+            write_run(tmp_path, f"hsfl,fleet.num_clients={number + 1}", seed, rounds)
+    comparison = read_comparison(tmp_path, target=0.6)
+    figure = plots.learning_figure(comparison, quantity)
+    for axes, over in zip(figure.axes, ("time", "rounds")):
+        ends = drawn_ends(axes)
+        low, high = axes.get_ylim()
+        assert ends.min() < 0 < ends.max()
+        assert low <= ends.min()
+        assert ends.max() <= high
+        if num_labels == 1:  # a band has every end
+            band = plots.label_band(comparison.runs, quantity, over)
+            scale = 100 if quantity == "test_accuracy" else 1
+            assert ends.max() == pytest.approx(scale * np.nanmax(band.high))
+
+
+def drawn_ends(axes):
+    """Both ends of all bands and bars of a picture."""
+    paths = [path for collection in axes.collections for path in collection.get_paths()]
+    return np.concatenate([path.vertices[:, 1] for path in paths])
 
 
 def test_a_run_without_rounds_is_no_curve(tmp_path):

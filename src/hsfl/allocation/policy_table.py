@@ -32,6 +32,17 @@ RULE_TEXTS = {  # where the rule's name and the decision's are not clear by them
     ("power", "even"): "even server power",
 }
 
+RULE_CLAUSES = {  # each rule in words for a reader who does not know the policies
+    ("cuts", "random"): "each client gets a random cut that it can hold",
+    ("cuts", "smallest"): "all clients get the smallest max_cut",
+    ("cuts", "single"): "all clients get the best single cut",
+    ("cycles", "even"): "the main server's cycles are divided evenly",
+    ("subchannels", "greedy"): "each subchannel goes to the client for which it shortens the round most",
+    ("subchannels", "even"): "subchannels are divided evenly",
+    ("power", "even"): "the servers' power is divided evenly",
+}
+NOUNS = {"cycles": "server cycles", "subchannels": "subchannels", "power": "power"}
+
 
 @dataclass(frozen=True)
 class PolicyRow:
@@ -75,6 +86,27 @@ class PolicyRow:
             if (rule := getattr(self, field)) not in ("optimal", "optimised")
         ]
         return ", ".join(decisions) or "everything optimised"
+
+    @property
+    def sentence(self) -> str:
+        """What the policy does, for a reader who does not know its name."""
+        if self.is_optimal and not self.chooses_cuts:
+            return "Everything is optimised: cuts once, then server cycles, subchannels and power in every round."
+        if self.allocator is not None:
+            clauses, optimal = ["a plugin's function allocates server cycles, subchannels and power"], []
+        else:
+            clauses = [RULE_CLAUSES[field, rule] for field in NOUNS if (rule := getattr(self, field)) != "optimal"]
+            optimal = [noun for field, noun in NOUNS.items() if getattr(self, field) == "optimal"]
+        if self.chooses_cuts:
+            own_cuts = "a plugin's function chooses the cuts"
+            clauses.insert(0, RULE_CLAUSES["cuts", self.cuts] if isinstance(self.cuts, str) else own_cuts)
+        if optimal:
+            *most, last = optimal
+            nouns = f"{', '.join(most)} and {last}" if most else last
+            clauses.append(f"{nouns} {'is' if nouns == 'power' else 'are'} optimised")
+        clauses += [] if self.chooses_cuts else ["cuts are planned or given"]
+        text = "; ".join(clauses)
+        return f"{text[0].upper()}{text[1:]}."
 
     def refuse_without_radio(self) -> Self:
         """The policy itself; an error where it needs the scenarios of a radio, which measured links do not have."""

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from hsfl.api.run_results import ComparisonResult, Result, SweepResult
 from hsfl.files import read_record
-from hsfl.report.compared_runs import ComparisonRecord, run_folders
+from hsfl.report.compared_runs import SWEEP_FILE, ComparisonRecord, run_folders
 from hsfl.report.comparison_summary import read_comparison
 from hsfl.report.page.page import PAGE_NAME
 from hsfl.report.page.page_sources import refuse_empty
-from hsfl.report.sweep_results import SWEEP_FILE, read_sweep
+from hsfl.report.sweep_results import read_sweep
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.from_plan import PLAN_FILE
 from hsfl.runs.write_records import summarise

@@ -100,7 +100,8 @@ class ComparisonResult(OnScreen, Comparison):
 
     def screen(self) -> Screen:
         """What the reference gained, and what each label reached."""
-        (_, header, rows), (_, more_header, more_rows) = self.tables()[:2]
+        first, second = self.tables()[:2]
+        header, rows, more_header, more_rows = first.header, first.rows, second.header, second.rows
         joined = [[*row, *more[1:]] for row, more in zip(rows, more_rows)]
         return Screen([*gain_sentences(self), *self.notes, f"in {self.folder}"], [*header, *more_header[1:]], joined)
 
@@ -124,7 +125,8 @@ class SweepResult(OnScreen, Sweep):
 
     def screen(self) -> Screen:
         """Means of the usual metrics for each point and contender."""
-        title, header, rows = self.means_table(self._usual())
+        table = self.means_table(self._usual())
+        title, header, rows = table.title, table.header, table.rows
         return Screen([title, *self.notes(), f"in {self.folder}"], header, rows)
 
     def _usual(self) -> list[str]:

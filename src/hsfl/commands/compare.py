@@ -10,6 +10,7 @@ from hsfl.commands.console import (
     DataDir,
     Jobs,
     Json,
+    Latex,
     Plugins,
     err_console,
     one_line_errors,
@@ -69,6 +70,7 @@ def compare_command(
         ),
     ] = False,
     data_dir: DataDir = None,
+    latex: Latex = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -109,7 +111,7 @@ def compare_command(
             say_stopped(out, console)
             raise typer.Exit(130) from None
         comparison = read_comparison(out, target, labels)
-        written = comparison.write(out) + write_figures(comparison, out)
+        written = comparison.write(out, latex) + write_figures(comparison, out)
     page = write_page_beside(out)
     sentences = gain_sentences(comparison) + decision_sentences(comparison)
     if as_json:

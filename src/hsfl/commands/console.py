@@ -43,6 +43,10 @@ def _without_controls(text: str) -> str:
 out_console, err_console = PlainConsole(stderr=False), PlainConsole(stderr=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, for programs.")]
+Latex = Annotated[
+    bool,
+    typer.Option("--latex", help="Write each table as LaTeX (booktabs), too, beside the CSV file that it always has."),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(

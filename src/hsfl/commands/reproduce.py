@@ -1,6 +1,6 @@
 """`hsfl reproduce`: the paper's table and figures."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +12,7 @@ from hsfl.commands.console import (
     DataDir,
     Jobs,
     Json,
+    Latex,
     Plugins,
     err_console,
     load_plugins,
@@ -88,6 +89,7 @@ def reproduce_command(
     jobs: Jobs = 1,
     plugin: Plugins = None,
     data_dir: DataDir = None,
+    latex: Latex = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -103,6 +105,7 @@ def reproduce_command(
         from hsfl.experiments.table1.columns import columns_named
         from hsfl.experiments.table1.traces import Together
         from hsfl.report.figure_style import matplotlib
+        from hsfl.report.tables import write_summary_tables
         from hsfl.runs.studies.run_many import ConsoleShow
 
         chosen = WHAT if known_name("what", what, (*WHAT, *BESIDE, "all")) == "all" else (what,)
@@ -120,7 +123,9 @@ def reproduce_command(
         outcomes = []
         try:
             for name in chosen:
-                outcomes.append(_reproduce(name, folder / name, scale, seeds, arguments, console, quiet))
+                outcome = _reproduce(name, folder / name, scale, seeds, arguments, console, quiet)
+                tables = write_summary_tables([*outcome.tables, outcome.claims], outcome.markdown.parent, latex)
+                outcomes.append(replace(outcome, files=[*outcome.files, *tables]))
         except KeyboardInterrupt:
             console.print(f"stopped; the same command goes on where it was, in {folder}", soft_wrap=True)
             raise typer.Exit(130) from None
@@ -203,8 +208,8 @@ def _outcome_json(outcome: "Outcome") -> dict[str, Any]:
 
 
 def _show_outcome(outcome: "Outcome") -> None:
-    table = Table("the paper", "here", "agrees", title=outcome.name, title_justify="left")
-    for trend in outcome.trends:
-        table.add_row(trend.paper, trend.ours, {True: "yes", False: "no", None: "-"}[trend.holds])
+    table = Table(*outcome.claims.header, title=outcome.name, title_justify="left")
+    for row in outcome.claims.rows:
+        table.add_row(*row)
     out_console.print(table)
     out_console.print(f"tables and figures are in {outcome.markdown.parent}", soft_wrap=True)

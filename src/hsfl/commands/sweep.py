@@ -10,6 +10,7 @@ from hsfl.commands.console import (
     DataDir,
     Jobs,
     Json,
+    Latex,
     Plugins,
     err_console,
     one_line_errors,
@@ -73,6 +74,7 @@ def sweep_command(
         ),
     ] = None,
     data_dir: DataDir = None,
+    latex: Latex = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -126,7 +128,7 @@ def sweep_command(
         drawn_metrics = [
             name for name in metrics if name in sweep.metrics
         ]  # a target that no run reached has no figure
-        written = sweep.write(out, drawn_metrics) + write_sweep_figures(sweep, drawn_metrics, out)
+        written = sweep.write(out, drawn_metrics, latex) + write_sweep_figures(sweep, drawn_metrics, out)
     for folder in sweep.folders if not plan_only else []:
         write_page_beside(out / folder)
     page = write_page_beside(out)

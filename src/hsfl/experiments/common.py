@@ -1,9 +1,9 @@
-"""What the experiments share: scales, folders that an experiment claims and goes on with, Markdown tables, claims of the paper beside findings."""
+"""What the experiments share: scales, folders that an experiment claims and goes on with, claims of the paper beside findings."""
 
 import csv
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from hsfl.config import flatten
 from hsfl.errors import InputError
 from hsfl.files import read_record, write_atomic, write_json
 from hsfl.report.curves import Estimate
+from hsfl.report.tables import SummaryTable, ValueCell, scaled_estimate
 from hsfl.runs.environment import environment
 from hsfl.runs.folder import holds_something
 
@@ -22,6 +23,7 @@ UNREADABLE = (  # what a damaged CSV raises
     csv.Error,
 )
 AGAIN = "delete it and run the same command again"
+TREND_HEADER = ["the paper", "here", "agrees"]
 Say = Callable[[str], None]
 
 
@@ -42,6 +44,13 @@ class Outcome:
     markdown: Path
     files: list[Path]
     trends: list[Trend]
+    tables: list[SummaryTable]  # the tables of means in the Markdown
+
+    @property
+    def claims(self) -> SummaryTable:
+        """The paper's claims beside our findings."""
+        rows = [[trend.paper, trend.ours, {True: "yes", False: "no", None: "-"}[trend.holds]] for trend in self.trends]
+        return SummaryTable(f"{self.name}-claims", f"{self.name}: the paper and here", [*TREND_HEADER], rows)
 
 
 def claim(folder: Path, settings: dict[str, Any]) -> None:
@@ -99,21 +108,11 @@ def write_text(path: Path, text: str) -> Path:
     return path
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; the first column is words, the others numbers."""
-    lines = [
-        list(header),
-        [":--", *("--:" for _ in header[1:])],
-        *([cell.replace("|", "\\|") for cell in row] for row in rows),
-    ]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
 def trend_table(trends: Sequence[Trend], undecided: bool = False) -> str:
     """A table of the paper's claims beside our findings. With `undecided`, a claim without an answer was tested and not decided."""
     agrees = {True: "yes", False: "**no**", None: "undecided" if undecided else "-"}
     rows = [[trend.paper, trend.ours, agrees[trend.holds]] for trend in trends]
-    lines = [["the paper", "here", "agrees"], [":--", ":--", ":--"], *rows]
+    lines = [TREND_HEADER, [":--", ":--", ":--"], *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
@@ -124,10 +123,10 @@ def machine() -> str:
     return f"Machine: {about['processor']}, {about['num_cpus']} core{'' if about['num_cpus'] == 1 else 's'}; Python {about['python']}, {versions}."
 
 
-def say_mean(value: Estimate, scale: float = 1.0, digits: int = 1) -> str:
+def say_mean(value: Estimate, scale: float = 1.0, digits: int = 1) -> ValueCell:
     """`97.8 ± 5.2`; the mean alone where there is no interval."""
-    if value.mean is None:
-        return "-"
-    if value.high is None:
-        return f"{value.mean * scale:.{digits}f}"
-    return f"{value.mean * scale:.{digits}f} ± {(value.high - value.mean) * scale:.{digits}f}"
+    text = "-"
+    if value.mean is not None:
+        half = "" if value.high is None else f" ± {(value.high - value.mean) * scale:.{digits}f}"
+        text = f"{value.mean * scale:.{digits}f}{half}"
+    return ValueCell(text, scaled_estimate(value, scale))

@@ -11,7 +11,7 @@ import numpy as np
 
 from hsfl.config import RunConfig, with_changes
 from hsfl.errors import known_name
-from hsfl.experiments.common import SCALES, Outcome, Say, Trend, claim, machine, table, trend_table, write_text
+from hsfl.experiments.common import SCALES, Outcome, Say, Trend, claim, machine, trend_table, write_text
 from hsfl.experiments.latency.latency_study import SAMPLES_PER_CLIENT, paper_base
 from hsfl.files import write_csv
 from hsfl.formats import all_rounded, seconds
@@ -24,6 +24,7 @@ from hsfl.planning.world import OPTIMIZER_STATES, World, count_batches, measured
 from hsfl.report.compared_runs import display_name
 from hsfl.report.figure_style import save_figure
 from hsfl.report.gantt import gantt_of_rounds, waiting_spans
+from hsfl.report.tables import SummaryTable, markdown_rows
 from hsfl.runs.records import AllocationNote, RoundRecord
 
 SMALL = ("fleet.num_clients=5", "fleet.cuts=planned", "fleet.one_cut=max_cut", "allocation.policy=own")
@@ -51,14 +52,14 @@ def reproduce_fig1(out: Path, scale: str, num_seeds: int | None, say: Say) -> Ou
     )
     spans = [row for record in records for row in _spans_of(record)]
     files = [write_csv(out / "fig1.csv", CSV_FIELDS, spans), *save_figure(page, out / "fig1")]
-    trends = _fig1_trends(records, even)
+    trends, summary = _fig1_trends(records, even), _summary_table(records)
     text = (
         "### Fig. 1(b): a single round\n\n![a round of SL, SplitFed V1 and HSFL](fig1.png)\n\n"
         + trend_table(trends)
         + f"\nAn illustration: n = 1 fleet, 1 round. {_fleet_note()} {machine()}\n\n"
-        + _summary_table(records)
+        + markdown_rows(summary)
     )
-    return Outcome("fig1", write_text(out / "fig1.md", text), files, trends)
+    return Outcome("fig1", write_text(out / "fig1.md", text), files, trends, [summary])
 
 
 def _fleet_note() -> str:
@@ -149,8 +150,8 @@ def _idle(record: RoundRecord) -> float:
     return float(np.mean(record.waiting_s) / record.round_s)
 
 
-def _summary_table(records: Sequence[RoundRecord]) -> str:
-    """A Markdown table with a line for each round: seconds, cuts, straggler, and how long clients wait."""
+def _summary_table(records: Sequence[RoundRecord]) -> SummaryTable:
+    """A table with a line for each round: seconds, cuts, straggler, and how long clients wait."""
     header = ["", "seconds of the round", "cuts", "straggler", "a client waits, mean"]
     body = [
         [
@@ -162,7 +163,7 @@ def _summary_table(records: Sequence[RoundRecord]) -> str:
         ]
         for record in records
     ]
-    return table(header, body)
+    return SummaryTable("fig1-rounds", "A single round", header, body, "n = 1 fleet, 1 round.")
 
 
 def _fig1_trends(records: Sequence[RoundRecord], even: RoundRecord) -> list[Trend]:

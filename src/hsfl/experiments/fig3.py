@@ -5,15 +5,16 @@ from pathlib import Path
 
 import numpy as np
 
-from hsfl.experiments.common import Outcome, Say, Trend, machine, say_mean, table, trend_table, write_text
+from hsfl.experiments.common import Outcome, Say, Trend, machine, say_mean, trend_table, write_text
 from hsfl.experiments.statistics import over_fleets_and_seeds, verdicts
 from hsfl.experiments.table1.columns import COLUMNS, SEVEN, TAU_DATA
-from hsfl.experiments.table1.table1_report import HOLDS, learning_over_fleets, say_p, verdict_note
+from hsfl.experiments.table1.table1_report import HOLDS, learning_over_fleets, say_p, spread_of, verdict_note
 from hsfl.experiments.table1.table1_study import Study, make_study, values_at
 from hsfl.experiments.table1.traces import ONE_BY_ONE, MakeObserver, Together
 from hsfl.files import write_csv
 from hsfl.framework_table import PROPOSED
 from hsfl.report.figure_style import save_figure
+from hsfl.report.tables import SummaryTable, ValueCell, markdown_rows
 from hsfl.runs.progress import Observer
 
 Array = np.ndarray
@@ -58,14 +59,14 @@ def _draw_fig3(out: Path, study: Study, data: str) -> Outcome:
         for fraction in FRACTIONS
     ]
     files.append(write_csv(out / "fig3.csv", ["column", "seed", "fraction", *LOSSES], rows))
-    trends = _fig3_trends(study, data)
+    trends, losses = _fig3_trends(study, data), _loss_table(study, data)
     text = (
         f"### Fig. 3: convergence on {data}\n\n![training loss](fig3-train-loss.png)\n\n"
         + trend_table(trends, undecided=True)
         + f"\n{verdict_note(_num_tested(trends), len(study.answers) // len(study.seeds), len(study.seeds))} The trainings and their "
-        f"settings are Table 1's. {machine()}\n\n" + _loss_table(study, data)
+        f"settings are Table 1's. {machine()}\n\n" + markdown_rows(losses)
     )
-    return Outcome("fig3", write_text(out / "fig3.md", text), files, trends)
+    return Outcome("fig3", write_text(out / "fig3.md", text), files, trends, [losses])
 
 
 def _num_tested(trends: Sequence[Trend]) -> int:
@@ -89,20 +90,23 @@ def _losses_at(study: Study, data: str, column: str, fraction: float) -> Array:
     return np.array(by_seed, float).T
 
 
-def _loss_table(study: Study, data: str) -> str:
+def _loss_table(study: Study, data: str) -> SummaryTable:
     """Training loss at fractions of the budget, mean over fleets and seeds."""
     rows = []
     for column in study.columns:
         losses = (_losses_at(study, data, column, fraction) for fraction in FRACTIONS)
         rows.append([COLUMNS[column].title, *map(_say_losses, losses)])
-    return table(["training loss at", *(f"{fraction:g} of the budget" for fraction in FRACTIONS)], rows)
+    header = ["training loss at", *(f"{fraction:g} of the budget" for fraction in FRACTIONS)]
+    num_fleets, num_seeds = len(study.answers) // len(study.seeds), len(study.seeds)
+    return SummaryTable("fig3-losses", f"Training loss on {data}", header, rows, spread_of(num_fleets, num_seeds))
 
 
-def _say_losses(losses: Array) -> str:
+def _say_losses(losses: Array) -> ValueCell:
     """The mean over fleets and seeds with its interval; where some fleets have no loss, the mean of the others, and how many they are."""
     known_share = np.isfinite(losses).mean()
     note = f" ({100 * known_share:.0f} % of fleets have a round)" if 0 < known_share < 1 else ""
-    return say_mean(over_fleets_and_seeds(losses), digits=3) + note
+    mean = say_mean(over_fleets_and_seeds(losses), digits=3)
+    return ValueCell(mean + note, mean.value)
 
 
 def _fig3_trends(study: Study, data: str) -> list[Trend]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hsfl.experiments.common import Outcome, Say, Trend, claim, machine, table, write_text
+from hsfl.experiments.common import Outcome, Say, Trend, claim, machine, write_text
 from hsfl.experiments.statistics import Ratio, ratio_over_fleets
 from hsfl.experiments.table1.columns import (
     COLUMNS,
@@ -44,6 +44,7 @@ from hsfl.experiments.table1.traces import ONE_BY_ONE, MakeObserver, Together, r
 from hsfl.files import write_csv
 from hsfl.models.cost_table import CostTable
 from hsfl.report.figure_style import FAINT, STYLE, matplotlib, save_figure
+from hsfl.report.tables import SummaryTable, ValueCell, markdown_rows
 from hsfl.runs.progress import Observer
 
 if TYPE_CHECKING:
@@ -145,16 +146,23 @@ def _draw_gains(out: Path, answers: Sequence[Answer], costs: Costs) -> Outcome:
     files = [write_csv(out / "gains.csv", CSV_FIELDS, rows), write_cuts(out / GAINS_CUTS_FILE, answers)]
     files += save_figure(_dependence_figure(answers, costs), out / "gains")
     parts = ["### What each decision gains\n\n![what own cuts gain, and on what it depends](gains.png)\n"]
+    tables: list[SummaryTable] = []
     for storage in dict.fromkeys(a.storage for a in answers):
         of_storage = [a for a in answers if a.storage == storage]
-        parts += [_section(storage, of_storage), dependence_table(of_storage, costs)]
+        factors, seconds = _factor_table(storage, of_storage), _seconds_table(storage, of_storage)
+        by_kind = dependence_table(storage, of_storage, costs)
+        tables += [factors, seconds, by_kind]
+        parts += [
+            f"{_storage_note(storage, of_storage)}:\n\n{markdown_rows(factors)}",
+            f"Mean seconds of a round:\n\n{markdown_rows(seconds)}",
+            f"{_dependence_title(of_storage, costs)}:\n\n{markdown_rows(by_kind)}",
+        ]
     parts.append(machine() + "\n")
-    return Outcome("gains", write_text(out / "gains.md", "\n".join(parts)), files, _gains_trends(answers))
+    return Outcome("gains", write_text(out / "gains.md", "\n".join(parts)), files, _gains_trends(answers), tables)
 
 
-def _section(storage: str, answers: Sequence[Answer]) -> str:
-    data_sets = list(dict.fromkeys(a.data for a in answers))
-    gains_of = {data: find_gains([a for a in answers if a.data == data]) for data in data_sets}
+def _storage_note(storage: str, answers: Sequence[Answer]) -> str:
+    """How max_cut comes about, and over what the factors are."""
     num = len({a.fleet for a in answers})
     channels = ", ".join(
         f"{name_of(a.data)} {len(a.round_s[OWN_PROPOSED])}" for a in {a.data: a for a in answers}.values()
@@ -163,29 +171,48 @@ def _section(storage: str, answers: Sequence[Answer]) -> str:
         "drawn": "max_cut uniform in 3 to the number of units",
         "memory": "max_cut from the memory that training in batches of 256 takes (storage_bits uniform in 0.4 to 2.4 Gbit, 50 to 300 MB)",
     }[storage]
+    return (
+        f"{how}; n = {num} fleets, each on fresh channels ({channels}). Factors by which the mean round gets shorter, geometric mean [95 % "
+        "bootstrap interval over fleets], range, and the share of fleets that gain less than 1 %"
+    )
+
+
+def _factor_table(storage: str, answers: Sequence[Answer]) -> SummaryTable:
+    """What each decision gains, by data set."""
+    data_sets = list(dict.fromkeys(a.data for a in answers))
+    gains_of = {data: find_gains([a for a in answers if a.data == data]) for data in data_sets}
     rows = [
         ["own cuts over the best single cut, even", *(_ratio_text(gains_of[d].cuts_even) for d in data_sets)],
         ["own cuts over the best single cut, proposed", *(_ratio_text(gains_of[d].cuts_proposed) for d in data_sets)],
         ["proposed over even, best single cut", *(_ratio_text(gains_of[d].allocation_single) for d in data_sets)],
         ["proposed over even, own cuts", *(_ratio_text(gains_of[d].allocation_own) for d in data_sets)],
-        ["interaction (second row over first)", *(str(gains_of[d].interaction) for d in data_sets)],
+        ["interaction (second row over first)", *(gains_of[d].interaction.cell() for d in data_sets)],
     ]
     rows += [
         [f"HSFL over {COLUMNS[name].title}", *(_ratio_text(gains_of[d].over[name]) for d in data_sets)]
         for name in (PUBLISHED, "rcls", "scls")
     ]
-    seconds = [[f"{COLUMNS[name].title}", *(f"{_mean_s(answers, d, name):.1f}" for d in data_sets)] for name in GAINS]
-    return (
-        f"{how}; n = {num} fleets, each on fresh channels ({channels}). Factors by which the mean round gets shorter, geometric mean [95 % "
-        "bootstrap interval over fleets], range, and the share of fleets that gain less than 1 %:\n\n"
-        + table(["", *map(name_of, data_sets)], rows)
-        + "\nMean seconds of a round:\n\n"
-        + table(["", *map(name_of, data_sets)], seconds)
-    )
+    note = f"{_num_fleets(answers)}; geometric mean [95 % bootstrap interval over fleets] (range; share of fleets below 1 %)."
+    title = f"Factors by which rounds get shorter, max_cut {STORAGE_WORDS[storage]}"
+    return SummaryTable(f"gains-{storage}-factors", title, ["", *map(name_of, data_sets)], rows, note)
 
 
-def _ratio_text(ratio: Ratio) -> str:
-    return f"{ratio} ({ratio.smallest:.2f} to {ratio.largest:.2f}; {100 * ratio.below_one_per_cent:.0f} % below 1 %)"
+def _seconds_table(storage: str, answers: Sequence[Answer]) -> SummaryTable:
+    """The mean round of each column, by data set."""
+    data_sets = list(dict.fromkeys(a.data for a in answers))
+    means = {name: [_mean_s(answers, data, name) for data in data_sets] for name in GAINS}
+    rows = [[COLUMNS[name].title, *(ValueCell(f"{mean:.1f}", mean) for mean in row)] for name, row in means.items()]
+    title = f"Mean seconds of a round, max_cut {STORAGE_WORDS[storage]}"
+    note = f"{_num_fleets(answers)}; mean over fleets."
+    return SummaryTable(f"gains-{storage}-seconds", title, ["", *map(name_of, data_sets)], rows, note)
+
+
+def _num_fleets(answers: Sequence[Answer]) -> str:
+    return f"n = {len({a.fleet for a in answers})} fleets"
+
+
+def _ratio_text(ratio: Ratio) -> ValueCell:
+    return ratio.cell(with_range=True, more=f"{100 * ratio.below_one_per_cent:.0f} % below 1 %")
 
 
 def _mean_s(answers: Sequence[Answer], data: str, column: str) -> float:
@@ -241,7 +268,15 @@ def _largest(answer: Answer) -> int:
     return int(np.argmax(answer.num_samples))
 
 
-def dependence_table(answers: Sequence[Answer], costs: Costs) -> str:
+def _dependence_title(answers: Sequence[Answer], costs: Costs) -> str:
+    deep = sorted({deep_cut(costs[data]) for data in {a.data for a in answers}})
+    return (
+        f"Own cuts over the best single cut, proposed, by who can hold the deep cut, the {' or '.join(map(str, deep))} units from which on less is "
+        "sent than at cut 1; geometric mean (range; number of fleets)"
+    )
+
+
+def dependence_table(storage: str, answers: Sequence[Answer], costs: Costs) -> SummaryTable:
     """The gain of the fleets of each kind, for one kind of storage, and how the gain goes with speeds."""
     data_sets = list(dict.fromkeys(a.data for a in answers))
     rows = []
@@ -258,12 +293,9 @@ def dependence_table(answers: Sequence[Answer], costs: Costs) -> str:
     ):
         groups = ([a for a in answers if a.data == d and fleet_kind(a, deep_cut(costs[d])) in kinds] for d in data_sets)
         rows.append([row_title, *(_correlation(group, value) for group in groups)])
-    deep = sorted({deep_cut(costs[data]) for data in data_sets})
-    return (
-        f"Own cuts over the best single cut, proposed, by who can hold the deep cut, the {' or '.join(map(str, deep))} units from which on less is "
-        "sent than at cut 1; geometric mean (range; number of fleets):\n\n"
-        + table(["", *map(name_of, data_sets)], rows)
-    )
+    title = f"{_dependence_title(answers, costs)}, max_cut {STORAGE_WORDS[storage]}"
+    header = ["", *map(name_of, data_sets)]
+    return SummaryTable(f"gains-{storage}-kinds", title, header, rows, f"{_num_fleets(answers)}.")
 
 
 def _dependence_note(answers: Sequence[Answer]) -> str:

@@ -15,10 +15,11 @@ import numpy as np
 
 from hsfl.config import RunConfig, with_changes
 from hsfl.data.registry import Dataset
-from hsfl.experiments.common import Outcome, Say, Trend, claim, table, write_text
+from hsfl.experiments.common import Outcome, Say, Trend, claim, write_text
 from hsfl.experiments.table1.columns import DATASETS, SEVEN, TWIN_TRACE, trace_config, traces_of
 from hsfl.experiments.table1.traces import ONE_BY_ONE, MakeObserver, Together
 from hsfl.files import write_csv
+from hsfl.report.tables import SummaryTable, ValueCell, markdown_rows
 from hsfl.rng import stream
 from hsfl.runs.client_data import read_data
 from hsfl.runs.folder import RunFolder
@@ -100,9 +101,8 @@ def reproduce_rates(
             _write(out, results)
             if (data, trace) == GATE and scale != "smoke":
                 trends.append(_gate(out, scale, best_rate(results, *GATE), dataset, data_dir, say, make_observer))
-    return Outcome(
-        "rates", write_text(out / "rates.md", rates_markdown(results, trends, scale)), [_write(out, results)], trends
-    )
+    text = write_text(out / "rates.md", rates_markdown(results, trends, scale))
+    return Outcome("rates", text, [_write(out, results)], trends, [rates_table(results)])
 
 
 def _train(
@@ -163,26 +163,31 @@ def _write(out: Path, results: Sequence[RateResult]) -> Path:
     return write_csv(out / "rates.csv", names, rows)
 
 
-def rates_markdown(results: Sequence[RateResult], trends: Sequence[Trend], scale: str) -> str:
-    """Accuracy by rate, the chosen rate in bold, and the gate."""
+def rates_table(results: Sequence[RateResult]) -> SummaryTable:
+    """Accuracy by rate, and the chosen rate."""
     rows = []
     for data, trace in dict.fromkeys((result.data, result.trace) for result in results):
         tried = {result.lr: result for result in results if (result.data, result.trace) == (data, trace)}
         best = best_rate(results, data, trace)
-        cells = [_cell(tried[lr], lr == best) if lr in tried else "-" for lr in RATES]
-        rows.append([f"{data}, {trace}, {next(iter(tried.values())).num_samples:,} samples", *cells])
+        cells = [_cell(tried[lr]) if lr in tried else "-" for lr in RATES]
+        rows.append([f"{data}, {trace}, {next(iter(tried.values())).num_samples:,} samples", *cells, f"{best:g}"])
+    header = ["", *(f"{lr:g}" for lr in RATES), "chosen"]
+    return SummaryTable(
+        "rates", "Accuracy in % by learning rate, on held-out training images", header, rows, "n = 1 each."
+    )
+
+
+def rates_markdown(results: Sequence[RateResult], trends: Sequence[Trend], scale: str) -> str:
+    """Accuracy by rate, the chosen rate, and the gate."""
     gate = "".join(
         f"\n{trend.paper}: {trend.ours}; {'passed' if trend.holds else '**not passed**'}.\n" for trend in trends
     )
     about = (
         f"Scale {scale}, seed {GRID_SEED} (not reported in Table 1), Adam. Accuracy in % on training images that were held out "
-        f"({HELD_OUT:,}, or a fifth where there are few); the chosen rate in bold. n = 1 each.\n\n"
+        f"({HELD_OUT:,}, or a fifth where there are few), and the chosen rate. n = 1 each.\n\n"
     )
-    return "### Learning rates\n\n" + about + table(["", *(f"{lr:g}" for lr in RATES)], rows) + gate
+    return "### Learning rates\n\n" + about + markdown_rows(rates_table(results)) + gate
 
 
-def _cell(result: RateResult, chosen: bool) -> str:
-    if result.accuracy is None:
-        return "-"
-    text = f"{100 * result.accuracy:.1f}"
-    return f"**{text}**" if chosen else text
+def _cell(result: RateResult) -> str:
+    return "-" if result.accuracy is None else ValueCell(f"{100 * result.accuracy:.1f}", 100 * result.accuracy)

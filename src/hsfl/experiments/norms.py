@@ -35,7 +35,6 @@ from hsfl.experiments.common import (
     finite,
     machine,
     say_mean,
-    table,
     write_text,
 )
 from hsfl.experiments.table1.columns import TWIN_TRACE, base_config, seeds_of
@@ -47,7 +46,8 @@ from hsfl.frameworks import find_framework
 from hsfl.frameworks.framework import Task
 from hsfl.models.state import UnitState
 from hsfl.report.curves import estimate, half_width
-from hsfl.report.figure_style import FAINT, STYLE, matplotlib, save_figure
+from hsfl.report.figure_style import FAINT, STYLE, add_side_legend, matplotlib, save_figure
+from hsfl.report.tables import SummaryTable, markdown_rows, spread_note
 from hsfl.runs.checkpoint import load_tensors
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
@@ -280,13 +280,13 @@ def _draw_norms(
 ) -> Outcome:
     """CSV, figure and tables."""
     files = [write_tests(out / file, tests), *save_figure(_curves(tests), out / "norms")]
-    trends = _norms_trends(tests)
+    trends, tables = _norms_trends(tests), [_accuracy_table(tests), _lost_points_table(tests)]
     text = (
         "### What averaging costs BatchNorm\n\n![points of accuracy below pooled statistics, by round](norms.png)\n\n"
-        f"{_norms_settings_note(scale, trainings)} {machine()}\n\n{_accuracy_table(tests)}\n"
-        f"Points that averaged statistics lose, by round:\n\n{_lost_points_table(tests)}"
+        f"{_norms_settings_note(scale, trainings)} {machine()}\n\n{markdown_rows(tables[0])}\n"
+        f"Points that averaged statistics lose, by round:\n\n{markdown_rows(tables[1])}"
     )
-    return Outcome("norms", write_text(out / "norms.md", text), files, trends)
+    return Outcome("norms", write_text(out / "norms.md", text), files, trends, tables)
 
 
 def _norms_trends(tests: Sequence[NormTest]) -> list[Trend]:
@@ -317,7 +317,7 @@ def _norms_settings_note(scale: str, trainings: Sequence[NormTraining]) -> str:
     )
 
 
-def _accuracy_table(tests: Sequence[NormTest]) -> str:
+def _accuracy_table(tests: Sequence[NormTest]) -> SummaryTable:
     """Accuracy after the last round with each kind of statistics, and what the first two are below the third."""
     rows = []
     for spread in SPREADS:
@@ -334,10 +334,15 @@ def _accuracy_table(tests: Sequence[NormTest]) -> str:
             ]
             rows.append([f"{title}, {_say_spread(spread)}", *means, *below])
     header = ["accuracy in % after the last round", "averaged", "estimated", "pooled"]
-    return table([*header, "averaged below pooled", "estimated below pooled"], rows)
+    header += ["averaged below pooled", "estimated below pooled"]
+    return SummaryTable("norms-accuracy", "Accuracy by BatchNorm's statistics", header, rows, _seeds_note(tests))
 
 
-def _lost_points_table(tests: Sequence[NormTest]) -> str:
+def _seeds_note(tests: Sequence[NormTest]) -> str:
+    return spread_note([len({test.seed for test in tests})])
+
+
+def _lost_points_table(tests: Sequence[NormTest]) -> SummaryTable:
     """By how many points averaged statistics are below pooled ones, in every round whose model was kept."""
     rows, header = [], [""]
     for spread in SPREADS:
@@ -345,14 +350,16 @@ def _lost_points_table(tests: Sequence[NormTest]) -> str:
             rounds, values = points_lost(tests, name, spread)
             header = ["", *map(str, rounds)]
             rows.append([f"{title}, {_say_spread(spread)}", *(say_mean(estimate(column)) for column in values.T)])
-    return table(header, rows)
+    return SummaryTable(
+        "norms-lost", "Points that averaged statistics lose, by round", header, rows, _seeds_note(tests)
+    )
 
 
 def _curves(tests: Sequence[NormTest]) -> "Figure":
     """A panel for each spread: points below pooled statistics by round, solid with averaged and dotted with estimated statistics."""
     mpl, num_seeds = matplotlib(), len({test.seed for test in tests})
     with mpl.rc_context(STYLE):
-        figure = mpl.figure.Figure(figsize=(3.1 * len(SPREADS) + 0.6, 3.2), layout="constrained")
+        figure = mpl.figure.Figure(figsize=(3.1 * len(SPREADS) + 2.6, 3.2), layout="constrained")
         panels = figure.subplots(1, len(SPREADS), sharey=True, squeeze=False)[0]
         for panel, spread in zip(panels, SPREADS):
             for name, title in TITLES.items():
@@ -371,7 +378,7 @@ def _curves(tests: Sequence[NormTest]) -> "Figure":
             panel.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True))
         panels[0].set_ylabel("points of accuracy\nbelow pooled statistics")
         handles = panels[0].get_legend_handles_labels()
-        figure.legend(*handles, loc="outside upper left", ncols=2, frameon=False, fontsize=8.5, handlelength=3.0)
+        add_side_legend(figure, *handles)
         note = f"mean over n = {num_seeds} training seed{'s' if num_seeds > 1 else ''}"
         figure.supxlabel(note + ("; band: 95 % interval over seeds" if num_seeds > 1 else ""), fontsize=8, color=FAINT)
     return figure

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hsfl.report.curves import Estimate
+from hsfl.report.tables import ValueCell
 from hsfl.rng import stream
 
 Array = np.ndarray
@@ -33,6 +34,12 @@ class Ratio:
 
     def __str__(self) -> str:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+    def cell(self, with_range: bool = False, more: str = "") -> ValueCell:
+        """The ratio as a cell of a table, with its smallest and largest value over fleets, and more words, where they are wanted."""
+        details = "; ".join(filter(None, (f"{self.smallest:.2f} to {self.largest:.2f}" if with_range else "", more)))
+        estimate = Estimate(self.mean, self.low, self.high, self.num_fleets)
+        return ValueCell(f"{self} ({details})" if details else str(self), estimate)
 
 
 def ratio_over_fleets(ratios: Sequence[float] | Array) -> Ratio:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hsfl.experiments.common import Outcome, Trend, machine, table, write_text
+from hsfl.experiments.common import Outcome, Trend, machine, write_text
 from hsfl.experiments.statistics import UNDECIDED, Ratio, ratio_over_fleets
 from hsfl.experiments.when_study import AT_LEAST, BELOW, PRESET, FleetAnswer, Place, WhenStudy
 from hsfl.files import write_csv
 from hsfl.report.figure_style import FAINT, INK, STYLE, matplotlib, save_figure
+from hsfl.report.tables import SummaryTable, markdown_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,13 +40,13 @@ def counts_at(answers: Sequence[FleetAnswer]) -> list[int]:
 def draw_when(out: Path, study: WhenStudy, answers: Answers) -> Outcome:
     """CSV, maps and the table."""
     files = [_write_answers(out / "when.csv", answers), *save_figure(_maps(study, answers), out / "when")]
-    trends = when_trends(answers)
+    trends, places = when_trends(answers), place_table(answers)
     text = (
         "### When are own cuts worth it?\n\n![own cuts over the best single cut, by spread of samples, speeds, noise and bits](when.png)\n\n"
         f"{_when_settings_note(study)} {_cost_note(answers)} {machine()}\n\n{_counts_note(answers)}\n\n"
-        + place_table(answers)
+        + markdown_rows(places)
     )
-    return Outcome("when", write_text(out / "when.md", text), files, trends)
+    return Outcome("when", write_text(out / "when.md", text), files, trends, [places])
 
 
 def _write_answers(path: Path, answers: Answers) -> Path:
@@ -125,14 +126,13 @@ def _counts_note(answers: Answers) -> str:
     )
 
 
-def place_table(answers: Answers) -> str:
+def place_table(answers: Answers) -> SummaryTable:
     """Every place: its ratio with the interval over fleets, its range, and its verdicts."""
     rows = []
     for place, of_place in answers.items():
         ratio = _ratio_at(of_place)
         setting = [place.spread, f"{place.heterogeneity:g}", f"{place.noise:g}", str(place.bits)]
-        value = f"{ratio} ({ratio.smallest:.2f} to {ratio.largest:.2f})"
-        rows.append([*setting, value, *map(str, counts_at(of_place))])
+        rows.append([*setting, ratio.cell(with_range=True), *map(str, counts_at(of_place))])
     header = [
         "samples",
         "heterogeneity",
@@ -141,7 +141,8 @@ def place_table(answers: Answers) -> str:
         "own cuts over the best single cut [95 %] (range)",
         *VERDICTS,
     ]
-    return table(header, rows)
+    note = f"n = {len(next(iter(answers.values()), []))} fleets a place; geometric mean [95 % bootstrap interval over fleets]."
+    return SummaryTable("when-places", "Own cuts over the best single cut", header, rows, note)
 
 
 # ---- maps

@@ -16,12 +16,29 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OFFERED = {  # to other folders, by module
-    "compared_runs": ("CheckedPlan", "ComparisonRecord", "display_name", "read_run", "Run", "run_folders"),
+    "compared_runs": (
+        "SWEEP_FILE",
+        "CheckedPlan",
+        "ComparisonRecord",
+        "display_name",
+        "read_run",
+        "Run",
+        "run_folders",
+    ),
     "comparison": ("Comparison",),
     "comparison_summary": ("check_target", "gain_sentences", "read_comparison", "summarise_runs"),
     "decision_gains": ("decision_sentences",),
     "curves": ("Estimate", "estimate", "half_width"),
-    "figure_style": ("escape_dollars", "FAINT", "INK", "matplotlib", "save_figure", "STYLE"),
+    "figure_style": (
+        "add_side_legend",
+        "escape_dollars",
+        "FAINT",
+        "INK",
+        "legend_texts",
+        "matplotlib",
+        "save_figure",
+        "STYLE",
+    ),
     "gantt": ("gantt_figure", "gantt_of_rounds", "waiting_spans"),
     "page.page": ("PAGE_NAME", "write_page", "write_report"),
     "page.page_sources": ("refuse_empty",),
@@ -32,7 +49,15 @@ OFFERED = {  # to other folders, by module
         "sweep_figure",
         "write_sweep_figures",
     ),
-    "sweep_results": ("check_metrics", "default_metrics", "read_sweep", "Sweep", "SWEEP_FILE"),
+    "sweep_results": ("check_metrics", "default_metrics", "read_sweep", "Sweep"),
+    "tables": (
+        "markdown_rows",
+        "scaled_estimate",
+        "spread_note",
+        "SummaryTable",
+        "ValueCell",
+        "write_summary_tables",
+    ),
     "watch": ("HOST", "make_server"),
 }
 

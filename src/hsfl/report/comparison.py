@@ -2,7 +2,7 @@
 
 A seed fixes fleet, channel, data and initial weights for every label, so labels are compared in pairs, seed by seed. How runs become
 a `Comparison` is in `comparison_summary`. Each table of a comparison is a function here: `_accuracy_table`, `_time_table`,
-`_bytes_table`, `_pairs_table` and `contenders_table` give the title, the header and the rows, which terminal, Markdown and page all show.
+`_bytes_table`, `_pairs_table` and `contenders_table` give a `SummaryTable`, which terminal, Markdown, page, CSV and LaTeX all show.
 """
 
 import json
@@ -19,7 +19,18 @@ from hsfl.files import write_atomic, write_csv, write_json
 from hsfl.formats import grouped, seconds
 from hsfl.report.compared_runs import Run, display_name
 from hsfl.report.curves import Estimate
-from hsfl.report.tables import escaped, interval_text, markdown_table, ratio_text, rich_table
+from hsfl.report.tables import (
+    SummaryTable,
+    ValueCell,
+    escaped,
+    interval_text,
+    markdown_table,
+    ratio_text,
+    rich_table,
+    scaled_estimate,
+    spread_note,
+    write_summary_tables,
+)
 from hsfl.runs.cuts_and_allocation import allocation_words, cuts_words, how_cuts_were_chosen
 from hsfl.runs.round_tables import ROUND_FIELDS, metric_names, round_row
 from hsfl.tasks import ACCURACY, BALANCED, Metric
@@ -27,7 +38,6 @@ from hsfl.tasks import ACCURACY, BALANCED, Metric
 CSV_FIELDS = ("label", "name", "seed", *ROUND_FIELDS)
 
 SENT = "Data sent"
-Table = tuple[str, list[str], list[list[str]]]  # title, header, rows
 
 
 @dataclass(frozen=True)
@@ -99,7 +109,7 @@ def means_words(means: Sequence[tuple[RunConfig, Sequence[int], str | None]]) ->
     return " or ".join(dict.fromkeys(cut_texts)) or "-", " or ".join(dict.fromkeys(allocation_texts)) or "-"
 
 
-def contenders_table(contenders: Sequence[ContenderWords]) -> Table:
+def contenders_table(contenders: Sequence[ContenderWords]) -> SummaryTable:
     """Which cuts and which allocation each contender had, and, where its name does not say it, its framework with its own settings."""
     header = ["framework", "cuts", "allocation"]
     rows = [
@@ -110,7 +120,7 @@ def contenders_table(contenders: Sequence[ContenderWords]) -> Table:
         for row, one in zip(rows, contenders):
             settings = (f"{name}={setting_value(value)}" for name, value in one.settings.items())
             row.append(", ".join([one.framework, *settings]))
-    return "Cuts and allocation", header, rows
+    return SummaryTable("contenders", "Cuts and allocation", header, rows)
 
 
 def setting_value(value: Any) -> str:
@@ -186,30 +196,31 @@ class Comparison:
         rows = [[row.get(name) for name in fields] for row in self.table()]
         write_csv(Path(path), fields, rows)
 
-    def write(self, out: str | Path) -> list[Path]:
-        """Write comparison.json, comparison.md and rounds.csv into a folder; returns their paths."""
+    def write(self, out: str | Path, latex: bool = False) -> list[Path]:
+        """Write comparison.json, comparison.md, rounds.csv and a CSV file for each table into a folder, with `latex` the tables as LaTeX,
+        too; returns their paths."""
         paths = [Path(out) / name for name in ("comparison.json", "comparison.md", "rounds.csv")]
         write_json(paths[0], self.to_json())
         write_atomic(paths[1], lambda scratch: scratch.write_text(self.to_markdown(), "utf-8"))
         self.write_csv(paths[2])
-        return paths
+        return paths + write_summary_tables(self.tables(), out, latex)
 
     def to_rich(self) -> Group:
         """Tables and notes for a terminal."""
-        return Group(*(rich_table(*table) for table in self.tables()), *(Text(f"- {note}") for note in self.notes))
+        return Group(*(rich_table(table) for table in self.tables()), *(Text(f"- {note}") for note in self.notes))
 
     def to_markdown(self) -> str:
-        parts = [markdown_table(*table) for table in self.tables()]
+        parts = [markdown_table(table) for table in self.tables()]
         parts += ["\n".join(f"- {escaped(note)}" for note in self.notes) + "\n"] if self.notes else []
         return "\n".join(parts)
 
-    def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
-        """(title, header, rows) of each table; a column is an entry of the header and a cell of every row."""
+    def tables(self) -> list[SummaryTable]:
+        """The tables; a column is an entry of the header and a cell of every row."""
         tables = [_accuracy_table(self), _time_table(self), _bytes_table(self)]
         return [*tables, *([_pairs_table(self)] if self.pairs else []), contenders_table(self.contenders())]
 
 
-def _accuracy_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
+def _accuracy_table(comparison: Comparison) -> SummaryTable:
     metric, other_metrics = comparison.metric, comparison.runs[0].metrics[1:]
     header, columns = ["framework", "seeds", "final", "best"], ["final", "best"]
     if not comparison.end_together:
@@ -227,7 +238,8 @@ def _accuracy_table(comparison: Comparison) -> tuple[str, list[str], list[list[s
     ]
     when = f" after {grouped(comparison.common_s)} simulated seconds" if comparison.end_together else ""
     title = metric.title[:1].upper() + metric.title[1:]
-    return f"{title}{', %' if metric.percent else ''}{when}", header, rows
+    title += f"{', %' if metric.percent else ''}{when}"
+    return SummaryTable("metrics", title, header, rows, _seeds_note(comparison))
 
 
 def _shown_scale(metric: Metric) -> tuple[float, int | None]:
@@ -245,7 +257,7 @@ def target_text(metric: Metric, target: float) -> str:
     return f"{100 * target:.4g} %" if metric.percent else f"{metric.title} {target:.4g}"
 
 
-def _time_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
+def _time_table(comparison: Comparison) -> SummaryTable:
     target = comparison.target
     header = [
         "framework",
@@ -264,10 +276,11 @@ def _time_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]
         ]
         for result in comparison.results
     ]
-    return "Simulated time and dropped clients", [*header, "drops", *(["left out"] if some_left_out else [])], rows
+    header += ["drops", *(["left out"] if some_left_out else [])]
+    return SummaryTable("time", "Simulated time and dropped clients", header, rows, _seeds_note(comparison))
 
 
-def _bytes_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
+def _bytes_table(comparison: Comparison) -> SummaryTable:
     links = dict.fromkeys(link for result in comparison.results for link in result.bytes)
     smallest = min((mean for result in comparison.results if (mean := result.total_bytes.mean)), default=0.0)
     power, unit = next(
@@ -275,17 +288,23 @@ def _bytes_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]
     )
     rows = []
     for result in comparison.results:
-        means = [Estimate(result.bytes[link].mean, None, None, 1) if link in result.bytes else None for link in links]
-        cells = ["0" if mean is None else interval_text(mean, 1 / power) for mean in means]  # intervals are in the JSON
+        none = Estimate(0.0, None, None, len(result.seeds))
+        cells = [_mean_text(result.bytes.get(link, none), 1 / power) for link in links]
         rows.append([comparison.name(result.label), *cells, interval_text(result.total_bytes, 1 / power)])
-    return (
-        f"{SENT} in a run, {unit}",
-        ["framework", *(link.removeprefix("client_").replace("_", " ") for link in links), "total"],
-        rows,
-    )
+    header = ["framework", *(link.removeprefix("client_").replace("_", " ") for link in links), "total"]
+    return SummaryTable("bytes", f"{SENT} in a run, {unit}", header, rows, _seeds_note(comparison))
 
 
-def _pairs_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
+def _mean_text(value: Estimate, scale: float) -> ValueCell:
+    """The mean without its interval, which the CSV has."""
+    return ValueCell(interval_text(Estimate(value.mean, None, None, 1), scale), scaled_estimate(value, scale))
+
+
+def _seeds_note(comparison: Comparison) -> str:
+    return spread_note(len(result.seeds) for result in comparison.results)
+
+
+def _pairs_table(comparison: Comparison) -> SummaryTable:
     name, target = comparison.name(comparison.reference), comparison.target
     header, columns, metric = ["against", "seeds", "final"], ["final"], comparison.metric
     if not comparison.end_together:
@@ -303,10 +322,14 @@ def _pairs_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]
     speed = ", and speed" if target is not None else ""
     what = "accuracy" if metric == ACCURACY else metric.title
     unit = "in points" if metric.percent else f"({'more' if metric.higher_is_better else 'less'} is better)"
-    return f"{name} against the others, seed by seed: {what} {unit}{speed}", header, rows
+    title = f"{name} against the others, seed by seed: {what} {unit}{speed}"
+    note = spread_note(len(pair.seeds) for pair in comparison.pairs)
+    note += " Of ratios the geometric mean [95 % interval]." if target is not None else ""
+    return SummaryTable("pairs", title, header, rows, note)
 
 
-def _time_text(result: LabelResult) -> str:
+def _time_text(result: LabelResult) -> ValueCell:
     """The time to the target, and how many seeds reached it unless all did."""
     of = "" if result.reached == len(result.seeds) else f" ({result.reached} of {len(result.seeds)})"
-    return interval_text(result.time_to_target_s) + of if result.reached else "never"
+    text = interval_text(result.time_to_target_s) + of if result.reached else "never"
+    return ValueCell(text, result.time_to_target_s)

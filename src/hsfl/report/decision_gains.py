@@ -5,7 +5,7 @@ all under the same policy; one framework under two policies; a split model besid
 decision without such a pair is not told.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -43,7 +43,7 @@ class DecisionGain:
 def decision_gains(comparison: Comparison) -> list[DecisionGain]:
     """What own cuts, the allocation and splitting changed about the mean round, where the comparison can tell them apart."""
     contenders = list(_contenders(comparison))
-    pairs = {
+    pairs: dict[str, Callable[[_Contender, _Contender], bool]] = {
         "own cuts": lambda a, b: (
             a.has_own_cuts and not b.has_own_cuts and a.splits and b.splits and a.policy == b.policy
         ),

@@ -5,7 +5,7 @@ of: no pyplot, no global state.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,9 @@ STYLE = {
     "svg.hashsalt": "hsfl",  # the names inside an SVG are random otherwise
 }
 
+LEGEND_SHARE = 0.25  # of a figure's width, which its legend takes at most
+LEGEND_FONT = 8.5  # points
+BESIDE_TEXT = 1.7  # letters: what a legend leaves free beside its samples and texts
 CLOSE = 4e-3  # of the span of all curves: nobody sees a smaller distance
 DASH = 3.0  # in widths of the line
 
@@ -47,7 +50,9 @@ def matplotlib() -> Any:
     try:
         import matplotlib
         import matplotlib.figure
+        import matplotlib.font_manager
         import matplotlib.lines
+        import matplotlib.textpath
         import matplotlib.ticker
         import matplotlib.transforms
     except ImportError:
@@ -80,6 +85,42 @@ def figure_file_name(text: str) -> str:
 def escape_dollars(text: str) -> str:
     """The text with dollar signs escaped: matplotlib would read what stands between them as mathematics."""
     return text.replace("$", r"\$")
+
+
+def add_side_legend(figure: "Figure", handles: Sequence[Any], texts: Sequence[str], sample: float = 3.6) -> None:
+    """Draw a legend right of all axes, at most a quarter of the figure wide. A figure that is too low for the legend grows.
+
+    sample: the length of a line's sample, in letters.
+    """
+    texts = legend_texts(figure, texts, sample)
+    look = {"frameon": False, "fontsize": LEGEND_FONT, "handlelength": sample}
+    figure.legend(handles, texts, loc="outside right center", **look)
+    letters = sum(1.25 * (text.count("\n") + 1) + 0.5 for text in texts) + 2
+    figure.set_figheight(max(figure.get_figheight(), letters * LEGEND_FONT / 72))
+
+
+def legend_texts(figure: "Figure", texts: Sequence[str], sample: float = 3.6) -> list[str]:
+    """The texts in lines that are short enough for a legend of a quarter of the figure's width."""
+    mpl = matplotlib()
+    font, paths = mpl.font_manager.FontProperties(size=LEGEND_FONT), mpl.textpath.TextToPath()
+    room = 72 * LEGEND_SHARE * figure.get_figwidth() - (sample + BESIDE_TEXT) * LEGEND_FONT
+
+    def fits(line: str) -> bool:
+        return paths.get_text_width_height_descent(line, font, ismath=False)[0] <= room
+
+    return ["\n".join(line for part in text.split("\n") for line in _lines(part, fits)) for text in texts]
+
+
+def _lines(text: str, fits: Callable[[str], bool]) -> list[str]:
+    """The text in lines that fit, broken between words; a word that is too long is broken after its signs, else anywhere."""
+    lines = [""]
+    for word in re.findall(r"\S+\s*", text):
+        parts = [word] if fits(word.rstrip()) else re.split(r"(?<=[.,=_/-])(?=\D)", word)
+        for piece in (piece for part in parts for piece in ([part] if fits(part.rstrip()) else part)):
+            if lines[-1] and not fits(lines[-1] + piece.rstrip()):
+                lines.append("")
+            lines[-1] += piece
+    return [line.rstrip() for line in lines]
 
 
 def lies_on(curves: Sequence[tuple[Array, Array]]) -> list[int]:

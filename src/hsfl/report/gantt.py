@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hsfl.formats import ENDLESS, seconds
-from hsfl.network.clock import PHASES
+from hsfl.network.clock import LEVEL, PHASES
 from hsfl.report.compared_runs import display_name, framework_pools_data
-from hsfl.report.figure_style import ALARM, FAINT, INK, STYLE, escape_dollars, matplotlib
+from hsfl.report.figure_style import ALARM, FAINT, INK, STYLE, add_side_legend, escape_dollars, matplotlib
 from hsfl.runs.records import RoundRecord
 
 if TYPE_CHECKING:
@@ -112,9 +112,7 @@ def _draw_phase_legend(figure: "Figure", all_axes: Sequence["Axes"]) -> None:
     handles = {name: handle for axes in all_axes for handle, name in zip(*axes.get_legend_handles_labels())}
     order = [*PHASE_LABELS.values(), "waiting"]
     names = sorted(handles, key=lambda name: order.index(name) if name in order else len(order))
-    figure.legend(
-        [handles[name] for name in names], names, loc="outside lower center", ncols=5, frameon=False, fontsize=8.5
-    )
+    add_side_legend(figure, [handles[name] for name in names], names, sample=2.0)
 
 
 def gantt_rows(record: RoundRecord, pooled: bool | None = None) -> list[int]:
@@ -147,6 +145,31 @@ def waiting_spans(record: RoundRecord, client: int) -> list[tuple[float, float]]
     return waiting
 
 
+def end_together(record: RoundRecord) -> bool:
+    """Whether all clients end their part of the round together, apart from rounding, so that no client holds another one up. Who
+    waits while others download the model at the end of the round still ended together with them."""
+    if record.num_started < 2 or record.dropped:
+        return False
+    level_s = LEVEL * record.round_s
+    if record.crowd is not None:
+        phases_s, quantiles_s = record.crowd["phases_s"], (record.crowd["finish_s"], record.crowd["waiting_s"])
+        finish_s, waiting_s, down_s = (q[-1] - q[0] for q in (*quantiles_s, phases_s.get("model_down", [0.0])))
+        return finish_s <= level_s and waiting_s - down_s <= level_s
+    closing = record.phases.get("model_down")
+    ends_s = [times["end_s"] for phase, times in record.phases.items() if phase != "model_down"]
+    for k in record.started:
+        is_last = closing is not None and all(end_s[k] <= closing["start_s"][k] for end_s in ends_s)
+        closing_s = max(closing["end_s"]) - closing["end_s"][k] if closing is not None and is_last else 0.0
+        if record.waiting_s[k] - closing_s > level_s:
+            return False
+    return True
+
+
+def named_straggler(record: RoundRecord) -> int | None:
+    """The client that ends last, as people are told; None where all end together."""
+    return None if end_together(record) else record.straggler
+
+
 def _draw_phase_bars(axes: "Axes", record: RoundRecord, clients: list[int]) -> None:
     for phase in PHASES:
         if phase not in record.phases:
@@ -170,6 +193,7 @@ def _draw_phase_bars(axes: "Axes", record: RoundRecord, clients: list[int]) -> N
 def _draw_waiting_bars(axes: "Axes", record: RoundRecord, clients: list[int]) -> None:
     started = set(record.started)
     gaps = [(row, a, b) for row, k in enumerate(clients) if k in started for a, b in waiting_spans(record, k)]
+    gaps = [gap for gap in gaps if gap[2] - gap[1] > LEVEL * record.round_s]  # what rounding leaves is no waiting
     if gaps:
         rows, start_s, end_s = (np.array(column) for column in zip(*gaps))
         axes.barh(
@@ -194,8 +218,9 @@ def _label_client_rows(
     )
     axes.set_yticks(range(len(clients)), row_labels, fontsize=font)
     axes.tick_params(axis="y", length=0)
+    last = named_straggler(record)
     for row, k in enumerate(clients if not pooled else []):
-        straggler, dropped, started = k == record.straggler, k in record.dropped, k in record.started
+        straggler, dropped, started = k == last, k in record.dropped, k in record.started
         marks = {"straggler": straggler, "dropped": dropped, "did not start": not started}
         axes.annotate(
             ", ".join(mark for mark, holds in marks.items() if holds),

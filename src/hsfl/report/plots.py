@@ -17,6 +17,7 @@ from hsfl.report.figure_style import (
     FAINT,
     INK,
     STYLE,
+    add_side_legend,
     coincidence_notes,
     escape_dollars,
     figure_file_name,
@@ -85,7 +86,6 @@ def learning_figure(comparison: Comparison, quantity: str | None = None) -> "Fig
         round_axes.set_xlim(left=0)
         if comparison.target is not None and quantity == comparison.metric.name:
             ends.append(_draw_target(time_axes, round_axes, comparison, y_scale * comparison.target))
-        _limit_y(time_axes)
         if all(len(end.text) <= LONGEST_NAME for end in ends):  # else the legend alone, or no room is left
             _label_ends(time_axes, ends)
         y_label = Y_LABELS.get(quantity) or metric_title(metrics[quantity])
@@ -95,7 +95,7 @@ def learning_figure(comparison: Comparison, quantity: str | None = None) -> "Fig
         round_axes.xaxis.get_major_locator().set_params(integer=True)
         texts = _legend_texts(comparison, over_time.firsts, over_rounds.firsts)
         handles = [_legend_sample(mpl, styles[label]) for label in comparison.labels]
-        figure.legend(handles, texts, loc="outside right center", frameon=False, fontsize=8.5, handlelength=3.6)
+        add_side_legend(figure, handles, texts)
         figure.supxlabel(_seeds_note(comparison), fontsize=8, color=FAINT)
     return figure
 
@@ -262,18 +262,6 @@ def _draw_curve(axes: "Axes", x: Array, mean: Array, style: Style, place: int, n
         zorder=2,
         **curve_look(style),
     )
-
-
-def _limit_y(axes: "Axes") -> None:
-    """Room for the lines and a margin; wide intervals of few seeds run out of the picture."""
-    values = [curve.get_ydata() for curve in axes.get_lines()]
-    known_values = np.concatenate([np.asarray(y_values, float) for y_values in values]) if values else np.empty(0)
-    known_values = known_values[np.isfinite(known_values)]
-    if len(known_values):
-        low, high = known_values.min(), known_values.max()
-        margin = 0.25 * (high - low) or 0.05 * abs(high) or 1.0
-        drawn_low, drawn_high = axes.get_ylim()
-        axes.set_ylim(max(drawn_low, low - margin), min(drawn_high, high + margin))
 
 
 def _label_ends(axes: "Axes", ends: list[_End]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from hsfl.report.figure_style import (
     FAINT,
     STYLE,
+    add_side_legend,
     coincidence_notes,
     escape_dollars,
     figure_file_name,
@@ -29,6 +30,7 @@ Array = np.ndarray
 LOG_FROM = 8.0  # times from the least to the greatest value: above, the axis is logarithmic
 APART_POINTS = 2.5  # between the curves' bars, in points
 MAX_COLUMNS = 3
+LEGEND_WIDTH = 1.7  # inches, beside the panels
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def sweep_figure(sweep: Sweep, metric: str) -> "Figure":
     num_columns = min(len(panels), MAX_COLUMNS)
     num_rows = -(-len(panels) // num_columns)
     with mpl.rc_context(STYLE):
-        size = (max(5.0, 3.4 * num_columns), 2.6 * num_rows + 0.9 + 0.2 * len(names))
+        size = (max(5.0, 3.4 * num_columns) + LEGEND_WIDTH, 2.6 * num_rows + 0.9)
         figure = mpl.figure.Figure(figsize=size, layout="constrained")
         grid = figure.subplots(num_rows, num_columns, sharex=True, sharey=True, squeeze=False)
         firsts: list[tuple[str, list[int]]] = []
@@ -117,19 +119,9 @@ def sweep_figure(sweep: Sweep, metric: str) -> "Figure":
             axes.set_visible(False)
         grid.flat[0].set_ylim(*y_limits(drawn))
         _name_axes(mpl, grid, axis, escape_dollars(sweep.fields[0]), escape_dollars(sweep.title(metric)))
-        legend_texts = [f"{name} {note}".strip() for name, note in zip(names, coincidence_notes(names, *firsts))]
+        texts = [f"{name} {note}".strip() for name, note in zip(names, coincidence_notes(names, *firsts))]
         handles = [mpl.lines.Line2D([], [], **curve_look(styles[label])) for label in sweep.labels]
-        widest = max(map(len, legend_texts))
-        legend_columns = max(1, min(len(legend_texts), int(size[0] * 10 // (widest + 8))))
-        figure.legend(
-            handles,
-            legend_texts,
-            loc="outside lower center",
-            ncols=legend_columns,
-            frameon=False,
-            fontsize=8.5,
-            handlelength=3.6,
-        )
+        add_side_legend(figure, handles, texts)
         if len(sweep.seeds) > 1:
             note = f"mean and 95 % confidence interval over {len(sweep.seeds)} seeds"
             grid.flat[0].annotate(
@@ -139,17 +131,14 @@ def sweep_figure(sweep: Sweep, metric: str) -> "Figure":
 
 
 def y_limits(curves: Sequence[tuple[Array, Array, Array]]) -> tuple[float, float]:
-    """The least and the greatest y. All means have room; wide bars may be cut off; an axis of values that are never negative begins at 0 or above."""
-    means, lows, highs = (np.concatenate([curve[column] for curve in curves]) for column in range(3))
-    means = means[np.isfinite(means)]
-    if not len(means):
+    """The least and the greatest y, with room for all means and the ends of all bars; an axis without negative values begins at 0 or
+    above."""
+    known = np.concatenate([values[np.isfinite(values)] for curve in curves for values in curve])
+    if not len(known):
         return 0.0, 1.0
-    least, most = float(means.min()), float(means.max())
-    room = 0.6 * (most - least) or 0.3 * abs(most) or 1.0
-    low = max(least - room, float(np.nanmin([*lows, least])))
-    high = min(most + room, float(np.nanmax([*highs, most])))
-    edge = 0.08 * (high - low) or 0.1 * abs(most) or 1.0
-    return (max(low - edge, 0.0) if least >= 0 else low - edge), high + edge
+    low, high = float(known.min()), float(known.max())
+    edge = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
+    return (max(low - edge, 0.0) if low >= 0 else low - edge), high + edge
 
 
 def axis_positions(sweep: Sweep, axis: SweepAxis, panel: Panel) -> list[int]:

@@ -2,6 +2,8 @@
 
 A point is a value of each field that is varied. A contender is a framework's label. The numbers of a run come from its rounds
 or, where nothing was trained (`--plan-only`), from its timing.json. `METRICS` says what each number is called in tables and figures.
+A seed is the same fleet, channel and data at every point and for every contender, so two of them are set against each other seed by
+seed (`Difference`).
 """
 
 import json
@@ -21,7 +23,16 @@ from hsfl.framework_table import Style
 from hsfl.report.compared_runs import ACCURACIES, SWEEP_FILE, Run, display_name, read_run
 from hsfl.report.comparison import ContenderWords, contenders_table, means_words, target_text
 from hsfl.report.curves import Estimate, estimate, time_to_target_s
-from hsfl.report.tables import escaped, interval_text, markdown_table, rich_table
+from hsfl.report.tables import (
+    SummaryTable,
+    ValueCell,
+    escaped,
+    interval_text,
+    markdown_table,
+    rich_table,
+    spread_note,
+    write_summary_tables,
+)
 from hsfl.runs.folder import RunFolder, run_path
 from hsfl.runs.records import ContendersRecord, RoundRecord
 from hsfl.tasks import ACCURACY, DEFAULT, TASKS, Metric
@@ -117,11 +128,12 @@ class SweepRow:
     seed: int
     status: str
     numbers: dict[str, float | None]  # by metric
+    policy: str = ""  # of the allocation; empty where an older folder does not say
 
 
 def _trained_row(run: Run, point: int, target: float | None) -> SweepRow:
     """The row of a run that was trained. point: the number of its point. target: of the task's first metric, or None."""
-    return SweepRow(point, run.label, run.seed, run.status, _run_numbers(run, target))
+    return SweepRow(point, run.label, run.seed, run.status, _run_numbers(run, target), run.policy)
 
 
 def _timed_row(path: Path, point: int, label: str, seed: int) -> SweepRow:
@@ -138,7 +150,7 @@ def _timed_row(path: Path, point: int, label: str, seed: int) -> SweepRow:
             "mean_cut": _mean([float(cut) for cut in timing["cuts"]]),
             "gap": _mean([float(gap) for gap in timing["gap"] if gap is not None]),
         }
-        return SweepRow(point, label, seed, str(timing["status"]), numbers)
+        return SweepRow(point, label, seed, str(timing["status"]), numbers, str(timing.get("policy", "")))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path} is damaged ({error}); delete it, and run the sweep again") from None
 
@@ -195,6 +207,18 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """A contender at a point less another contender there, or less the same contender at the field's first value, on the seeds
+    that both have."""
+
+    point: int
+    label: str
+    other_point: int
+    other_label: str
+    seeds: list[int]
+
+
+@dataclass(frozen=True)
 class Sweep:
     """The rows of a sweep, with the points, contenders and seeds that it is made of."""
 
@@ -220,10 +244,42 @@ class Sweep:
         names = dict.fromkeys([*METRICS, *(name for row in self.rows for name in row.numbers)])
         return [name for name in names if any(row.numbers.get(name) is not None for row in self.rows)]
 
+    @property
+    def policies(self) -> list[str]:
+        """The policies of the runs, each once."""
+        return list(dict.fromkeys(row.policy for row in self.rows if row.policy))
+
     def estimate(self, point: int, label: str, metric: str) -> Estimate:
         """The mean of a metric over the seeds of a point and contender, with its interval."""
-        rows = [row for row in self.rows if row.point == point and row.label == label]
-        return estimate(row.numbers.get(metric) for row in rows)
+        return estimate(row.numbers.get(metric) for row in self._by_seed(point, label).values())
+
+    def _by_seed(self, point: int, label: str) -> dict[int, SweepRow]:
+        return {row.seed: row for row in self.rows if row.point == point and row.label == label}
+
+    def between_contenders(self) -> list[Difference]:
+        """At each point the first contender less each other one, where they share two seeds or more."""
+        pairs = [
+            (point, self.labels[0], point, label) for point in range(len(self.values)) for label in self.labels[1:]
+        ]
+        return self._differences(pairs)
+
+    def between_values(self) -> list[Difference]:
+        """Each contender at each value of the first field less itself at the first of these values, the other fields being equal, where
+        they share two seeds or more."""
+        firsts: dict[str, int] = {}
+        points = [(point, firsts.setdefault(repr(others), point)) for point, (_, *others) in enumerate(self.values)]
+        pairs = [(point, label, first, label) for point, first in points if point != first for label in self.labels]
+        return self._differences(pairs)
+
+    def _differences(self, pairs: Sequence[tuple[int, str, int, str]]) -> list[Difference]:
+        seeds = [sorted(self._by_seed(*pair[:2]).keys() & self._by_seed(*pair[2:]).keys()) for pair in pairs]
+        return [Difference(*pair, common) for pair, common in zip(pairs, seeds) if len(common) > 1]
+
+    def difference(self, pair: Difference, metric: str) -> Estimate:
+        """The mean difference of a metric over the seeds of a pair, with its interval."""
+        ours, theirs = self._by_seed(pair.point, pair.label), self._by_seed(pair.other_point, pair.other_label)
+        values = [(ours[seed].numbers.get(metric), theirs[seed].numbers.get(metric)) for seed in pair.seeds]
+        return estimate(None if a is None or b is None else a - b for a, b in values)
 
     def title(self, metric: str) -> str:
         if metric == "time_to_target_s" and self.target is not None:
@@ -252,26 +308,74 @@ class Sweep:
         return notes
 
     def _run(self, row: SweepRow) -> str:
-        settings = ", ".join(say_setting(*pair) for pair in zip(self.fields, self.values[row.point]))
-        return f"{self.names[row.label]} at {settings}, seed {row.seed}"
+        return f"{self.names[row.label]} at {', '.join(self._settings(row.point))}, seed {row.seed}"
 
-    def means_table(self, metrics: Sequence[str]) -> tuple[str, list[str], list[list[str]]]:
-        """(title, header, rows): a row for each point and contender."""
+    def tables(self, metrics: Sequence[str]) -> list[SummaryTable]:
+        """The means, the differences, and which cuts and allocation each contender had."""
+        return [self.means_table(metrics), *self.difference_tables(metrics), contenders_table(self.contenders)]
+
+    def difference_tables(self, metrics: Sequence[str]) -> list[SummaryTable]:
+        """What is known seed by seed; no table where there is one seed, one contender or one value."""
+        return [table for table in (self._contenders_table(metrics), self._values_table(metrics)) if table.rows]
+
+    def means_table(self, metrics: Sequence[str]) -> SummaryTable:
+        """A row for each point and contender."""
         rows = [
             [
-                *(say_setting(*pair) for pair in zip(self.fields, values)),
+                *self._settings(point),
                 self.names[label],
                 *(interval_text(self.estimate(point, label, name), find_metric(name).scale) for name in metrics),
             ]
-            for point, values in enumerate(self.values)
+            for point in range(len(self.values))
             for label in self.labels
         ]
         header = [*self.fields, "contender", *(self.title(name) for name in metrics)]
-        return f"A sweep over {' and '.join(self.fields)}", header, rows
+        note = spread_note([len(self.seeds)])
+        return SummaryTable("means", f"A sweep over {' and '.join(self.fields)}", header, rows, note)
+
+    def _contenders_table(self, metrics: Sequence[str]) -> SummaryTable:
+        """A row for each point and each contender after the first."""
+        pairs = self.between_contenders()
+        rows = [
+            [*self._settings(pair.point), self.names[pair.other_label], *self._difference_cells(pair, metrics)]
+            for pair in pairs
+        ]
+        title = f"{self.names[self.labels[0]]} less the other contenders, seed by seed"
+        return self._difference_table("between-contenders", title, ["less"], pairs, rows, metrics)
+
+    def _values_table(self, metrics: Sequence[str]) -> SummaryTable:
+        """A row for each contender and each point whose first field has not its first value."""
+        pairs = self.between_values()
+        rows = [
+            [
+                *self._settings(pair.point),
+                self._settings(pair.other_point)[0],
+                self.names[pair.label],
+                *self._difference_cells(pair, metrics),
+            ]
+            for pair in pairs
+        ]
+        title = f"Each value of {self.fields[0]} less the first one, seed by seed"
+        return self._difference_table("between-values", title, ["less", "contender"], pairs, rows, metrics)
+
+    def _difference_table(
+        self, name: str, title: str, heads: list[str], pairs: list[Difference], rows: list[list[str]], metrics: Sequence[str]
+    ) -> SummaryTable:  # fmt: skip
+        titles = [self.title(metric).replace("(%)", "(points)") for metric in metrics]
+        header = [*self.fields, *heads, "seeds", *titles]
+        return SummaryTable(name, title, header, rows, spread_note(len(pair.seeds) for pair in pairs))
+
+    def _difference_cells(self, pair: Difference, metrics: Sequence[str]) -> list[str]:
+        scales = {name: find_metric(name).scale for name in metrics}
+        cells = [interval_text(self.difference(pair, name), scale, sign=True) for name, scale in scales.items()]
+        return [str(len(pair.seeds)), *cells]
+
+    def _settings(self, point: int) -> list[str]:
+        """The point's value of each field, as a table shows it."""
+        return [ValueCell(say_setting(field, value), value) for field, value in zip(self.fields, self.values[point])]
 
     def to_rich(self, metrics: Sequence[str]) -> Group:
-        tables = [rich_table(*table) for table in (self.means_table(metrics), contenders_table(self.contenders))]
-        return Group(*tables, *(Text(f"- {note}") for note in self.notes()))
+        return Group(*map(rich_table, self.tables(metrics)), *(Text(f"- {note}") for note in self.notes()))
 
     def to_json(self) -> dict[str, Any]:
         points = [dict(zip(self.fields, values)) for values in self.values]
@@ -288,12 +392,21 @@ class Sweep:
             for point in range(len(points))
             for label in self.labels
         ]
+        differences = [
+            points[pair.point]
+            | {"contender": pair.label, "less": points[pair.other_point] | {"contender": pair.other_label}}
+            | {"seeds": pair.seeds}
+            | {name: asdict(self.difference(pair, name)) for name in self.metrics}
+            for pair in (*self.between_contenders(), *self.between_values())
+        ]
         about = {"fields": self.fields, "contenders": self.labels, "seeds": self.seeds, "plan_only": self.plan_only}
         about |= {"contender_words": {label: asdict(words) for label, words in zip(self.labels, self.contenders)}}
-        return about | {"target": self.target, "runs": runs, "means": means, "notes": self.notes()}
+        results = {"runs": runs, "means": means, "differences": differences}
+        return about | {"target": self.target} | results | {"notes": self.notes()}
 
-    def write(self, out: Path, metrics: Sequence[str]) -> list[Path]:
-        """sweep.csv, a line for each point, contender and seed with every metric, and sweep.md, the table of means."""
+    def write(self, out: Path, metrics: Sequence[str], latex: bool = False) -> list[Path]:
+        """sweep.csv, a line for each point, contender and seed with every metric; sweep.md, the tables of means and differences; and a
+        CSV file for each table, with `latex` the tables as LaTeX, too."""
         known_metrics = self.metrics
         header = [*self.fields, "contender", "name", "seed", "status", *known_metrics]
         rows = [
@@ -303,11 +416,12 @@ class Sweep:
             ]
             for row in self.rows
         ]
-        tables = [markdown_table(*table) for table in (self.means_table(metrics), contenders_table(self.contenders))]
-        markdown = "\n".join([*tables, "".join(f"- {escaped(note)}\n" for note in self.notes())])
+
+        tables = self.tables(metrics)
+        markdown = "\n".join([*map(markdown_table, tables), "".join(f"- {escaped(note)}\n" for note in self.notes())])
         write_csv(out / "sweep.csv", header, rows)
         write_atomic(out / "sweep.md", lambda scratch: scratch.write_text(markdown, "utf-8"))
-        return [out / "sweep.csv", out / "sweep.md"]
+        return [out / "sweep.csv", out / "sweep.md", *write_summary_tables(tables, out, latex)]
 
 
 def say_setting(field: str, value: Any) -> str:

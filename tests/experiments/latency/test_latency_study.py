@@ -12,7 +12,15 @@ import pytest
 from hsfl.config import RunConfig, with_changes
 from hsfl.errors import InputError
 from hsfl.experiments.latency import fig4, fig5
-from hsfl.experiments.latency.latency_report import longer, mean_s, read_latency_rows, rows_at, series_s, write_rows
+from hsfl.experiments.latency.latency_report import (
+    _latency_figure,
+    longer,
+    mean_s,
+    read_latency_rows,
+    rows_at,
+    series_s,
+    write_rows,
+)
 from hsfl.experiments.latency.latency_study import (
     PAPER,
     SIX,
@@ -26,6 +34,7 @@ from hsfl.experiments.latency.latency_study import (
 from hsfl.models.cost_table import CostTable
 from hsfl.planning.world import OPTIMIZER_STATES, measured_cost
 from tests.naming import names, raises
+from tests.report.test_figure_style import check_legends
 
 SMALL = ("model.name=cnn", "fleet.num_clients=3", "network.num_subchannels=4")
 BANDWIDTH = Axis("network.subchannel_hz", (1e6, 2e6), "bandwidth")
@@ -155,6 +164,22 @@ def test_the_papers_solver_is_drawn_from_its_own_rounds(folder: Path) -> None:
     assert found.num == 2
 
 
+def test_the_figure_holds_its_bands_and_its_legend(folder: Path) -> None:
+    """Two fleets: bands that reach below zero and far above the means."""
+    pytest.importorskip("matplotlib")
+    study = small_study()
+    rows = read_latency_rows(study, folder)
+    figure = _latency_figure(study, rows, "")
+    above, below = figure.axes[:2], figure.axes[2:]
+    for axis, seconds_panel, longer_panel in zip(study.axes, above, below):
+        for panel, quantity in ((seconds_panel, mean_s), (longer_panel, longer)):
+            shown = [quantity(rows, axis, value, name) for value in axis.values for name in study.policies]
+            low, high = panel.get_ylim()
+            assert low <= min(value.low or 0.0 for value in shown)
+            assert high >= max(value.high or 0.0 for value in shown)
+    check_legends(figure)
+
+
 def check_plans(study: LatencyStudy, folder: Path) -> None:
     """No policy beats proposed on the plan's samples by more than the plan's proven gap and that of a round's solve."""
     for row in read_latency_rows(study, folder):
@@ -172,6 +197,10 @@ def test_fig4_trends(tmp_path: Path) -> None:
         assert (np.diff(series_s(rows, cycles, policy)) < 0).all(), policy
     assert (np.diff(series_s(rows, power)) < 0).all()
     assert {path.name for path in outcome.files} == {"fig4.csv", "fig4.pdf", "fig4.png", "fig4.svg"}
+    assert [table.name for table in [*outcome.tables, outcome.claims]] == [
+        *("fig4-subchannel_hz", "fig4-main_hz", "fig4-main_power_w"),
+        *("fig4-policies", "fig4-claims"),
+    ]
     first, falls, sensitive, few, slight = outcome.trends
     means = {(a.field, v, p): np.mean([r.fresh_mean_s for r in rows if (r.field, r.value, r.policy) == (a.field, v, p)])
              for a in study.axes for v in a.values for p in study.policies}  # fmt: skip

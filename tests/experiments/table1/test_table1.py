@@ -14,10 +14,11 @@ from hsfl.errors import InputError
 from hsfl.experiments.statistics import ratio_over_fleets
 from hsfl.experiments.table1.columns import COLUMNS, SEVEN, base_config, trace_config
 from hsfl.experiments.table1.fleets import Answer
-from hsfl.experiments.table1.table1_report import difference, table1_markdown, table1_trends
+from hsfl.experiments.table1.table1_report import difference, table1_markdown, table1_tables, table1_trends
 from hsfl.experiments.table1.table1_study import Study, column_timings, table_cells
 from hsfl.experiments.table1.tau_row import TauRow
 from hsfl.experiments.table1.traces import Trace, TraceRound, at_budget, budget_s, largest_difference, time_to_s
+from hsfl.report.tables import csv_cells
 from tests.naming import raises
 
 
@@ -118,7 +119,8 @@ def test_one_seed_decides_nothing_and_says_so() -> None:
     (alone, *_) = trends = table1_trends(found)
     assert alone.holds is None
     assert "+20.00 points [+20.00, +20.00] over fleets alone (n = 1 seed, which decides nothing)" in alone.ours
-    text = table1_markdown(study, found, list(column_timings(study)), trends, [], "smoke")
+    tables = table1_tables(study, found, list(column_timings(study)), [])
+    text = table1_markdown(study, found, tables, trends, "smoke")
     assert "Intervals are over 2 fleets alone, for this one training (n = 1 seed)" in text
     assert "Holm" not in text
 
@@ -130,7 +132,8 @@ def test_the_tables_say_it() -> None:
         TauRow("ham10000", 1, "fl", 9.0, 20.0, 3, 2, 1, False, 0.7, 0.3),
         TauRow("ham10000", 2, "fl", 9.0, 20.0, 4, 0, None, True, 0.8, 0.4),
     ]
-    text = table1_markdown(study, found, times, table1_trends(found), rows, "smoke")
+    tables = table1_tables(study, found, times, rows)
+    text = table1_markdown(study, found, tables, table1_trends(found), "smoke")
     assert "n = 2 fleets x 2 training seeds" in text
     assert "with fleets and training seeds both random (n = 2 x 2)" in text
     assert "Holm's correction over all 4 of them" in text  # five claims, but SL has made no round
@@ -140,6 +143,13 @@ def test_the_tables_say_it() -> None:
     assert "| no round |" in text
     assert "| CL | HSFL never | never | never |" in text  # CL alone reaches 90 %, nobody 95
     assert "| FL | 75.0 ± 63.5 | 35.0 ± 63.5 | 3 / 4 † | 2 / 0 | 1 / - |" in text
+    assert len({table.name for table in tables}) == len(tables) == 6
+    assert all("n = 2" in table.note for table in tables)
+    (accuracy,) = (table for table in tables if table.name == "table1-accuracy-100")
+    header, lines = csv_cells(accuracy)
+    (mnist, *_) = (dict(zip(header, line)) for line in lines)
+    assert mnist["HSFL, proposed"] == pytest.approx(40.5)
+    assert mnist["HSFL, proposed high"] == pytest.approx(40.5 + 12.7062 * 0.5, rel=1e-4)
 
 
 def test_traces_of_one_algorithm_lose_the_same() -> None:

@@ -14,7 +14,7 @@ import pytest
 from hsfl.errors import InputError
 from hsfl.files import read_json, write_json
 from hsfl.framework_table import METHODS
-from hsfl.network.clock import PHASES
+from hsfl.network.clock import PHASES, Why
 from hsfl.report.compared_runs import Run
 from hsfl.report.page import page_rounds
 from hsfl.report.page.page import page_data, render, safe_json, write_page
@@ -27,7 +27,7 @@ from hsfl.report.page.page_rounds import (
     shown_clients,
 )
 from hsfl.report.page.page_sources import read_sources
-from hsfl.report.page.page_words import describe_config, settings_rows
+from hsfl.report.page.page_words import describe_config, policy_sentences, settings_rows
 from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
 from tests.naming import names, raises
@@ -120,6 +120,29 @@ def test_where_all_finish_together_nobody_is_the_straggler():
     assert columns["straggler"] == [None, 1, 1]
     assert columns["together"] == [True, False, False]
     assert client_counts([level, late])["straggler"] == [0, 1]
+    held = Why(1, "client", 9.0, 9.0, 1.0, 1.0)
+    level, late = (replace(one, why=held) for one in (level, late))
+    alone, named = round_columns([level, late], [], stride=1)["why"]
+    assert alone is None  # a sentence would name the client
+    assert "client 1" in named
+
+
+def test_every_policy_of_the_page_is_explained(tmp_path):
+    """Those of runs, plans and sweeps; of a plugin's policy no more is known than that."""
+    policies = ("even", "own", "scls+ecfa")
+    runs = [
+        write_run(
+            tmp_path, f"hsfl,fleet.num_clients={k + 2}", 0, records([0.5]), "finished", f"allocation.policy={policy}"
+        )
+        for k, policy in enumerate(policies)
+    ]
+    sources = read_sources([run.path for run in runs])
+    explained = dict(page_data(sources)["policies"])
+    assert list(explained) == ["even", "own", "scls+ecfa", "proposed"]  # what `own` stands for here, too
+    assert all(sentence.endswith(".") and len(sentence.split()) >= 8 for sentence in explained.values())
+    names(explained["scls+ecfa"], "smallest max_cut", "cycles are divided evenly")
+    names(explained["own"], "proposed for HSFL")
+    names(dict(policy_sentences(["mine"]))["mine"], "plugin")
 
 
 def test_of_many_clients_the_straggler_and_the_busiest_are_shown(monkeypatch):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from hsfl.files import read_json
+from hsfl.network.clock import Why
 from hsfl.report.page.page import write_page
 from hsfl.report.watch import make_server
 from hsfl.runs.folder import RunFolder
@@ -23,6 +24,11 @@ pytestmark = pytest.mark.slow
 
 READY = "body[data-ready=yes]"
 GANTT = "#gantt figure > svg"
+# of the intervals that a selector finds, how many lie within their picture from end to end
+HOLDS = """(selector) => [...document.querySelectorAll(selector)].filter((shape) => {
+  const box = shape.getBBox(), [picture] = shape.ownerSVGElement.querySelectorAll("clipPath rect"), all = picture.getBBox();
+  return box.y >= all.y - 1e-6 && box.y + box.height <= all.y + all.height + 1e-6;
+}).length"""
 
 
 @pytest.fixture(scope="module")
@@ -219,11 +225,13 @@ def test_waits_are_those_of_the_folder_and_rounding_makes_no_straggler(open_page
     phases = {"client_forward": {"start_s": [0.0, 0.0], "end_s": ends_s}}
     late = record(1, phases=phases, round_s=ends_s[0], waiting_s=[0.0, 1.2341], straggler=0)
     level = {"client_forward": {"start_s": [0.0, 0.0], "end_s": [10.0, 10.0]}}
-    together = record(2, phases=level, waiting_s=[1e-14, 3e-15], straggler=1)
+    held = Why(1, "client", 9.0, 9.0, 1.0, 1.0)
+    together = record(2, phases=level, waiting_s=[1e-14, 3e-15], straggler=1, why=held)
     folder = write_run(tmp_path, "hsfl", 0, [late, together], "finished", "fleet.num_clients=2")
     tab = open_page(write_page([folder.path], tmp_path / "page.html"))
     assert "all finish together" in tab.locator("#round-words").inner_text()
     assert "straggler" not in tab.locator("#detail").inner_text()
+    assert "client 1" not in tab.locator("#round-words").inner_text()
     tab.get_by_label("Round before").click()
     assert "the straggler was client 0" in tab.locator("#round-words").inner_text()
     waits = tab.locator("#plan-body tbody tr").last.locator("td").last.inner_text()
@@ -378,11 +386,17 @@ def test_a_sweep(open_page: Any, tmp_path: Path, width: int) -> None:
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert tab.locator("#sweep figure").count() == 2
     assert tab.locator("#sweep .interval").count() == 8
+    assert tab.evaluate(HOLDS, "#sweep .interval") == 8
     assert "FL lies on HSFL." in tab.locator("#sweep figure").first.inner_text()
     tab.locator("#sweep select").select_option("round_s")
     assert tab.locator("svg[data-sweep=round_s]").count() == 2
     assert "lies on" not in tab.locator("#sweep").inner_text()
-    assert "2 MHz" in tab.locator("#sweep table").inner_text()
+    assert tab.evaluate(HOLDS, "#sweep .interval") == 8
+    means, contenders, values = (table.inner_text() for table in tab.locator("#sweep table").all())
+    assert "2 MHz" in means
+    assert "HSFL less the other contenders, seed by seed" in contenders
+    assert "2 MHz\t0.1\t1 MHz\tHSFL\t3\t" in values
+    assert "divided evenly" in tab.locator("#policies dd").inner_text()
     assert tab.locator("#sweep a").count() == 0  # the points have no pages here
 
 
@@ -394,8 +408,9 @@ def test_curves_that_coincide_and_many_intervals(open_page: Any, tmp_path: Path)
     chart = tab.locator("figure", has=tab.locator("[data-chart=test_accuracy-rounds]"))
     assert "lie on HSFL." in chart.inner_text()
     assert chart.locator(".band").count() == 0
-    assert chart.locator(".interval").count() > 3
+    assert tab.evaluate(HOLDS, "#curves .interval") == tab.locator("#curves .interval").count() > 3
     offsets = [line.get_attribute("stroke-dashoffset") for line in chart.locator(".line").all()]
     assert offsets == ["0", "7", "14"]
     tab.locator("#curve-legend button").first.click()
     assert chart.locator(".band").count() == 2  # two are left: bands again
+    assert tab.evaluate(HOLDS, "#curves .band") == tab.locator("#curves .band").count()

@@ -1,6 +1,8 @@
 """A sweep's figures and page, from folders made by hand."""
 
+import csv
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ from hsfl.files import write_json
 from hsfl.report.page.page import page_data, write_page
 from hsfl.report.page.page_sources import read_sources
 from hsfl.report.sweep_figure import axis_of, panels_of, sweep_figure, y_limits
-from hsfl.report.sweep_results import Sweep, read_sweep
+from hsfl.report.sweep_results import Sweep, find_metric, read_sweep
 from hsfl.report.watch import Watcher
 from tests.report.fabricated import data_in, records, write_run
 
@@ -78,15 +80,87 @@ def test_curves_that_coincide(tmp_path: Path) -> None:
     assert names == ["HSFL", "FL"]
 
 
-def test_limits_leave_room_for_means_and_begin_at_zero() -> None:
-    wide = (np.array([1.0, 2.0]), np.array([-50.0, -50.0]), np.array([50.0, 50.0]))
+def test_limits_hold_every_bar_and_begin_at_zero() -> None:
+    wide = (np.array([1.0, 2.0]), np.array([-50.0, np.nan]), np.array([60.0, np.nan]))
     low, high = y_limits([wide])
-    assert 0 <= low < 1
-    assert 2 < high < 4
-    assert y_limits([(wide[0] - 0.9, wide[1], wide[2])])[0] == 0
+    assert -62 < low < -50
+    assert 60 < high < 72
+    assert y_limits([(np.array([0.1, 2.0]), np.array([0.05, 1.0]), np.array([3.0, 3.0]))])[0] == 0
     nothing = np.array([np.nan])
     assert y_limits([(nothing, nothing, nothing)]) == (0.0, 1.0)
     assert y_limits([(np.array([5.0]), nothing, nothing)])[0] < 5
+
+
+@pytest.mark.parametrize("metric", ["final_accuracy", "round_s"])
+def test_the_figure_holds_every_bar(tmp_path: Path, metric: str) -> None:
+    sweep = write_sweep(tmp_path, ["train.lr", "fleet.num_clients"], [[0.1, 2], [0.2, 2], [0.1, 3], [0.2, 3]], seeds=2)
+    places = [(point, label) for point in range(4) for label in sweep.labels]
+    scale, estimates = find_metric(metric).scale, [sweep.estimate(*place, metric) for place in places]
+    ends = [scale * (end or 0.0) for value in estimates for end in (value.low, value.high)]
+    assert min(ends) < 0 or metric == "round_s"
+    for axes in sweep_figure(sweep, metric).axes:
+        low, high = axes.get_ylim()
+        assert low < min(ends)
+        assert max(ends) < high
+
+
+def test_differences_are_taken_seed_by_seed(tmp_path: Path) -> None:
+    """Rounds of 10 + s and 20 + s seconds: HSFL's are 10 s shorter with every seed, so that the interval is a point, although both
+    vary. Those of the second point are half as long: 5, 5.5 and 6 s shorter."""
+    sweep = write_sweep(tmp_path, ["train.lr"], [[0.1], [0.2]])
+    first, second = sweep.between_contenders()
+    assert (first.point, first.label, first.other_label, first.seeds) == (0, "hsfl", "fl", [0, 1, 2])
+    value = sweep.difference(first, "round_s")
+    assert (value.mean, value.low, value.high, value.num) == pytest.approx((-10, -10, -10, 3))
+    assert sweep.difference(second, "round_s").mean == pytest.approx(-5)
+    hsfl, fl = sweep.between_values()
+    assert (hsfl.point, hsfl.other_point, hsfl.label, hsfl.other_label) == (1, 0, "hsfl", "hsfl")
+    value = sweep.difference(hsfl, "round_s")
+    assert value.mean == pytest.approx(-5.5)
+    assert value.high == pytest.approx(-5.5 + 4.3027 * 0.5 / math.sqrt(3))
+    assert sweep.difference(fl, "final_accuracy").mean == pytest.approx(0)
+    means, contenders, values = sweep.tables(["final_accuracy", "round_s"])
+    assert contenders.header == [
+        "train.lr",
+        "less",
+        "seeds",
+        "final test accuracy (points)",
+        "mean round (simulated s)",
+    ]
+    assert contenders.rows[0] == ["0.1", "FL", "3", "+0", "-10"]
+    assert values.rows[0][:4] == ["0.2", "0.1", "HSFL", "3"]
+    assert len(means.rows) == 4
+    tree = sweep.to_json()["differences"]
+    assert len(tree) == 4
+    assert tree[0]["less"] == {"train.lr": 0.1, "contender": "fl"}
+    assert tree[2]["round_s"]["mean"] == pytest.approx(-5.5)
+
+
+def test_values_are_compared_where_the_other_fields_are_equal(tmp_path: Path) -> None:
+    points: list[list[object]] = [[lr, clients] for lr in (0.1, 0.2) for clients in (2, 3)]
+    sweep = write_sweep(tmp_path, ["train.lr", "fleet.num_clients"], points, seeds=2)
+    assert {(pair.point, pair.other_point) for pair in sweep.between_values()} == {(2, 0), (3, 1)}
+
+
+def test_no_differences_without_a_second_seed_or_where_seeds_are_missing(tmp_path: Path) -> None:
+    alone = write_sweep(tmp_path / "one", ["train.lr"], [[0.1], [0.2]], seeds=1)
+    assert [table.name for table in alone.tables(["round_s"])] == ["means"]
+    write_sweep(tmp_path / "three", ["train.lr"], [[0.1], [0.2]])
+    shutil.rmtree(tmp_path / "three/point-1/fl/seed-0")
+    first, second = read_sweep(tmp_path / "three").between_contenders()
+    assert (first.seeds, second.seeds) == ([0, 1, 2], [1, 2])
+
+
+def test_the_files_of_a_sweep(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path, ["network.subchannel_hz"], [[5e5], [1e6]])
+    names = [path.name for path in sweep.write(tmp_path, ["final_accuracy", "round_s"], latex=True)]
+    tables = [f"table-{name}.{kind}" for name in ("means", "between-contenders", "between-values") for kind in ("csv", "tex")]  # fmt: skip
+    assert names == ["sweep.csv", "sweep.md", *tables]
+    with (tmp_path / "table-between-values.csv").open(newline="") as file:
+        (first, _) = csv.DictReader(file)
+    assert (float(first["network.subchannel_hz"]), float(first["less"])) == (1e6, 5e5)
+    assert float(first["mean round (simulated s)"]) == pytest.approx(-5.5)
+    assert "500 kHz" in (tmp_path / "table-between-values.tex").read_text()
 
 
 def test_the_page_of_a_sweep(tmp_path: Path) -> None:
@@ -98,6 +172,11 @@ def test_the_page_of_a_sweep(tmp_path: Path) -> None:
     assert sweep["metrics"][0]["key"] == "final_accuracy"
     assert sweep["metrics"][0]["panels"][0][0]["mean"] == [60, 60]
     assert sweep["cells"]["round_s"][1][1] == [10.5, pytest.approx(4.3027 / math.sqrt(3) / 2, rel=1e-3)]
+    assert [table["title"] for table in sweep["differences"]["round_s"]] == [
+        "HSFL less the other contenders, seed by seed",
+        "Each value of train.lr less the first one, seed by seed",
+    ]
+    assert [name for name, _ in data["policies"]] == ["even"]
     assert not sweep["linked"]
     for point in ("point-0", "point-1"):
         write_page([tmp_path / point], tmp_path / point / "report.html")

@@ -268,8 +268,10 @@ def test_a_timing_is_that_of_the_run(swept: Path, tmp_path: Path) -> None:
         for name in ("round_s", "sim_time_s", "rounds", "drops", "left_out", "mean_cut"):
             assert other.numbers[name] == pytest.approx(one.numbers[name], rel=1e-12), name
     assert {path.name for path in out.glob("*.*") if path.is_file()} == {
-        *("round_s.pdf", "round_s.png", "round_s.svg", "sweep.csv", "sweep.md", "sweep.json", "report.html")
+        *("round_s.pdf", "round_s.png", "round_s.svg", "sweep.csv", "sweep.md", "sweep.json", "report.html"),
+        *("table-means.csv", "table-between-contenders.csv", "table-between-values.csv", "table-contenders.csv"),
     }
+    assert timed.policies == ran.policies == ["even"]
     (out / f"{HZ}-1000000/fl/seed-0" / TIMING).write_text('{"round_s": ["x"]}')
     names(refused("report", out), "timing.json", "damaged")
 

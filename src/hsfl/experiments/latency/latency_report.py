@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hsfl.experiments.common import Outcome, Say, Trend, machine, say_mean, table, trend_table, write_text
+from hsfl.experiments.common import Outcome, Say, Trend, machine, say_mean, trend_table, write_text
 from hsfl.experiments.latency.latency_study import (
     PAPER,
     SAMPLES_PER_CLIENT,
@@ -25,7 +25,8 @@ from hsfl.experiments.latency.latency_study import (
 )
 from hsfl.files import write_csv
 from hsfl.report.curves import Estimate, estimate
-from hsfl.report.figure_style import FAINT, STYLE, matplotlib, save_figure
+from hsfl.report.figure_style import FAINT, STYLE, add_side_legend, matplotlib, save_figure
+from hsfl.report.tables import SummaryTable, ValueCell, markdown_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -142,27 +143,35 @@ def series_s(rows: Sequence[LatencyRow], axis: Axis, policy: str = "proposed") -
 # ---- tables
 
 
-def _value_tables(study: LatencyStudy, rows: Sequence[LatencyRow]) -> str:
-    """For each axis the mean round of every policy at every value."""
-    parts = []
+def _value_tables(name: str, study: LatencyStudy, rows: Sequence[LatencyRow]) -> list[SummaryTable]:
+    """For each axis the mean round of every policy at every value. name: of the figure."""
+    tables = []
     for axis in study.axes:
         header = [axis.title, *(NAMES[name] for name in study.policies)]
         body = [
-            [f"{value / axis.unit:g}", *(say_mean(mean_s(rows, axis, value, name)) for name in study.policies)]
+            [f"{value / axis.unit:g}", *(say_mean(mean_s(rows, axis, value, policy)) for policy in study.policies)]
             for value in axis.values
         ]
-        parts.append(table(header, body))
-    return "\n".join(parts)
+        title, note = (
+            f"Seconds of a round, {axis.title}",
+            f"{_fleets_note(study)}; mean ± half of the 95 % interval over fleets.",
+        )
+        tables.append(SummaryTable(f"{name}-{axis.field.split('.')[-1]}", title, header, body, note))
+    return tables
 
 
-def _ratio_table(study: LatencyStudy, rows: Sequence[LatencyRow]) -> str:
+def _fleets_note(study: LatencyStudy) -> str:
+    return f"n = {study.num_fleets} fleets, {study.num_channels} fresh channels each"
+
+
+def _ratio_table(name: str, study: LatencyStudy, rows: Sequence[LatencyRow]) -> SummaryTable:
     """How much longer each policy's rounds are, in pairs fleet by fleet, each fleet's mean over all values first."""
     body = []
-    for name in study.policies[1:]:
-        policy_rows = [row for row in rows if row.policy == name]
+    for policy in study.policies[1:]:
+        policy_rows = [row for row in rows if row.policy == policy]
         body.append(
             [
-                NAMES[name],
+                NAMES[policy],
                 _longer(_by_fleet(policy_rows, "plan_ratio")),
                 _longer(_by_fleet(policy_rows, "ratio")),
                 f"{100 * (min(row.ratio for row in policy_rows) - 1):+.1f} to {100 * (max(row.ratio for row in policy_rows) - 1):+.1f}",
@@ -170,7 +179,10 @@ def _ratio_table(study: LatencyStudy, rows: Sequence[LatencyRow]) -> str:
             ]
         )
     header = ["policy", "longer than proposed, %: plan's samples", "fresh channels", "range of points, fresh", "fleets"]
-    return table(header, body)
+    note = f"{_fleets_note(study)}; mean of ratios fleet by fleet [95 % interval over fleets]."
+    return SummaryTable(
+        f"{name}-policies", "How much longer rounds are than with the proposed policy", header, body, note
+    )
 
 
 def _by_fleet(rows: Sequence[LatencyRow], quantity: str) -> Estimate:
@@ -179,11 +191,16 @@ def _by_fleet(rows: Sequence[LatencyRow], quantity: str) -> Estimate:
     return estimate(np.exp(logs), ratio=True)
 
 
-def _longer(ratio: Estimate) -> str:
-    assert ratio.mean is not None
-    if ratio.low is None or ratio.high is None:
-        return f"{100 * (ratio.mean - 1):+.1f}"
-    return f"{100 * (ratio.mean - 1):+.1f} [{100 * (ratio.low - 1):+.1f}, {100 * (ratio.high - 1):+.1f}]"
+def _longer(ratio: Estimate) -> ValueCell:
+    """`+36.2 [+27.3, +45.6]` per cent; the mean alone where there is no interval."""
+    value = _per_cent_longer(ratio)
+    interval = "" if value.low is None else f" [{value.low:+.1f}, {value.high:+.1f}]"
+    return ValueCell(f"{value.mean:+.1f}{interval}", value)
+
+
+def _per_cent_longer(ratio: Estimate) -> Estimate:
+    mean, low, high = (None if x is None else 100 * (x - 1) for x in (ratio.mean, ratio.low, ratio.high))
+    return Estimate(mean, low, high, ratio.num)
 
 
 # ---- figure
@@ -194,7 +211,7 @@ def _latency_figure(study: LatencyStudy, rows: Sequence[LatencyRow], note: str) 
     mpl = matplotlib()
     num = len(study.axes)
     with mpl.rc_context(STYLE):
-        result = mpl.figure.Figure(figsize=(4.2 * num + (0.0 if num > 1 else 2.2), 6.4), layout="constrained")
+        result = mpl.figure.Figure(figsize=(4.2 * num + 2.2, 6.4), layout="constrained")
         panels = result.subplots(2, num, squeeze=False, sharex="col")
         for place, axis in enumerate(study.axes):
             above, below = panels[:, place]
@@ -202,27 +219,24 @@ def _latency_figure(study: LatencyStudy, rows: Sequence[LatencyRow], note: str) 
                 _curve(above, axis, name, [mean_s(rows, axis, value, name) for value in axis.values])
                 if name != "proposed":
                     _curve(below, axis, name, [longer(rows, axis, value, name) for value in axis.values])
-            highest = max(np.nanmax(series_s(rows, axis, name)) for name in study.policies)
-            above.set_ylim(0, 1.2 * highest)  # a band may leave the panel: fleets differ more than policies
+            above.set_ylim(bottom=min(0.0, above.get_ylim()[0]))
             below.set_yscale("symlog", linthresh=10, linscale=1.2)
-            below.set_ylim(bottom=-0.5)
-            below.set_yticks(LONGER_TICKS, [str(tick) for tick in LONGER_TICKS])
+            below.set_ylim(bottom=min(-0.5, below.dataLim.y0))
+            ticks = [*(-tick for tick in LONGER_TICKS[:0:-1] if -tick >= below.get_ylim()[0]), *LONGER_TICKS]
+            below.set_yticks(ticks, [str(tick) for tick in ticks])
             below.minorticks_off()
             below.set_xlabel(f"({'abc'[place]}) {axis.title}" if num > 1 else axis.title)
         panels[0, 0].set_ylabel("seconds of a single round")
         panels[1, 0].set_ylabel("longer than proposed (%)")
         handles = panels[0, 0].get_legend_handles_labels()
-        where = {"loc": "outside upper center", "ncols": 7} if num > 1 else {"loc": "outside right center"}
-        result.legend(*handles, frameon=False, fontsize=8.5, handlelength=3.4, columnspacing=1.4, **where)
+        add_side_legend(result, *handles)
         result.supxlabel(note, fontsize=7.5, color=FAINT)
     return result
 
 
 def longer(rows: Sequence[LatencyRow], axis: Axis, value: float, policy: str) -> Estimate:
     """Per cent above the proposed round: the mean of ratios fleet by fleet."""
-    ratio = estimate((row.ratio for row in rows_at(rows, axis, value, policy)), ratio=True)
-    mean, low, high = (None if x is None else 100 * (x - 1) for x in (ratio.mean, ratio.low, ratio.high))
-    return Estimate(mean, low, high, ratio.num)
+    return _per_cent_longer(estimate((row.ratio for row in rows_at(rows, axis, value, policy)), ratio=True))
 
 
 def _curve(axes: "Axes", axis: Axis, name: str, estimates: Sequence[Estimate]) -> None:
@@ -261,6 +275,7 @@ def make_latency_figure(
     run_points(study, out, say)
     rows = read_latency_rows(study, out)
     trends = find_trends(study, rows)
+    by_value, by_policy = _value_tables(name, study, rows), _ratio_table(name, study, rows)
     files = [
         write_rows(rows, out / f"{name}.csv"),
         *save_figure(_latency_figure(study, rows, _short_note(study)), out / name),
@@ -270,12 +285,12 @@ def make_latency_figure(
         + trend_table(trends)
         + f"\n{_latency_settings_note(study)} {machine()}\n\n"
         + "Seconds of a round, mean over fleets ± half of the 95 % interval, on fresh channels:\n\n"
-        + _value_tables(study, rows)
+        + "\n".join(map(markdown_rows, by_value))
         + "\nIn pairs, fleet by fleet:\n\n"
-        + _ratio_table(study, rows)
+        + markdown_rows(by_policy)
         + f"\n{_shared_cuts_note(study)}\n"
     )
-    return Outcome(name, write_text(out / f"{name}.md", text), files, trends)
+    return Outcome(name, write_text(out / f"{name}.md", text), files, trends, [*by_value, by_policy])
 
 
 def lowest(study: LatencyStudy, rows: Sequence[LatencyRow]) -> Trend:

@@ -13,7 +13,7 @@ from hsfl.experiments.common import Outcome, Say, Trend, write_text
 from hsfl.experiments.table1 import tau_row
 from hsfl.experiments.table1.columns import COLUMNS, DATASETS, SEVEN, TAU_DATA, TWINS, seeds_of
 from hsfl.experiments.table1.fleets import write_cuts
-from hsfl.experiments.table1.table1_report import learning_over_fleets, table1_markdown, table1_trends
+from hsfl.experiments.table1.table1_report import learning_over_fleets, table1_markdown, table1_tables, table1_trends
 from hsfl.experiments.table1.table1_study import ColumnTiming, Study, TableCell, column_timings, make_study, table_cells
 from hsfl.experiments.table1.traces import (
     ONE_BY_ONE,
@@ -96,10 +96,10 @@ def _draw_table1(
     ]
     for data in study.data_sets:
         files += save_figure(learning_over_fleets(study, data), out / f"table1-{data}")
-    trends = [*table1_trends(cells), *checks]
+    trends, tables = [*table1_trends(cells), *checks], table1_tables(study, cells, times, tau_rows)
     figures = "".join(f"\n![accuracy on {data}](table1-{data}.png)\n" for data in study.data_sets)
-    text = table1_markdown(study, cells, times, trends, tau_rows, scale) + figures
-    return Outcome("table1", write_text(out / "table1.md", text), files, trends)
+    text = table1_markdown(study, cells, tables, trends, scale) + figures
+    return Outcome("table1", write_text(out / "table1.md", text), files, trends, tables)
 
 
 def _write(

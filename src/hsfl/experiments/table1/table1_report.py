@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hsfl.experiments.common import Trend, machine, say_mean, table, trend_table
+from hsfl.experiments.common import Trend, machine, say_mean, trend_table
 from hsfl.experiments.statistics import (
     NO,
     UNDECIDED,
@@ -26,8 +26,9 @@ from hsfl.experiments.table1.tau_row import TauRow
 from hsfl.experiments.table1.traces import ends_s
 from hsfl.framework_table import COMPARED, FREE_STYLES, METHODS, PROPOSED, Style
 from hsfl.report.curves import Estimate, estimate
-from hsfl.report.figure_style import FAINT, STYLE, escape_dollars, matplotlib
+from hsfl.report.figure_style import FAINT, STYLE, add_side_legend, escape_dollars, legend_texts, matplotlib
 from hsfl.report.plots import Y_LABELS
+from hsfl.report.tables import SummaryTable, ValueCell, markdown_rows, spread_note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -134,15 +135,21 @@ def verdict_note(num_verdicts: int, num_fleets: int, num_seeds: int) -> str:
 # ---- Markdown
 
 
+def table1_tables(
+    study: Study, cells: Sequence[TableCell], timings: Sequence[ColumnTiming], tau_rows: Sequence[TauRow]
+) -> list[SummaryTable]:
+    """Rounds, seconds to accuracies, accuracies from the whole budget to a quarter of it, and the row with tau where there is one."""
+    accuracies = [_accuracies(study, cells, fraction) for fraction in reversed(FRACTIONS)]
+    with_tau = [_tau_table(tau_rows)] if tau_rows else []
+    return [_round_ratios(study), _target_ratios(study, timings), *accuracies, *with_tau]
+
+
 def table1_markdown(
-    study: Study,
-    cells: Sequence[TableCell],
-    timings: Sequence[ColumnTiming],
-    trends: Sequence[Trend],
-    tau_rows: Sequence[TauRow],
-    scale: str,
+    study: Study, cells: Sequence[TableCell], tables: Sequence[SummaryTable], trends: Sequence[Trend], scale: str
 ) -> str:
-    """The page of Table 1: accuracies, seconds, trends and the row with tau, with the settings behind them."""
+    """The page of Table 1: the tables, trends, and the settings behind them. tables: as `table1_tables` gives them."""
+    rounds, targets, *others = tables
+    accuracies, with_tau = others[: len(FRACTIONS)], others[len(FRACTIONS) :]
     num_seeds, num_fleets = len(study.seeds), len({answer.fleet for answer in study.answers})
     num_tested = sum(values is not None for _, values in _claims(cells))
     over = f"n = {num_fleets} fleets x {num_seeds} training seed{'s' if num_seeds > 1 else ''}"
@@ -150,17 +157,20 @@ def table1_markdown(
         "### Table 1: accuracy and seconds of the frameworks\n",
         f"{over}. Primary measures, chosen before any of these numbers were known: how much longer than HSFL's (proposed) "
         "a column's rounds are, and its seconds to fixed accuracies; geometric means over fleets with 95 % bootstrap intervals.\n",
-        "Round time over HSFL's:\n\n" + _round_ratios(study),
+        "Round time over HSFL's:\n\n" + markdown_rows(rounds),
         "Seconds to a test accuracy, over HSFL's (an interval where every seed reaches it; `never`: in no seed's rounds):\n\n"
-        + _target_ratios(study, timings),
+        + markdown_rows(targets),
         "Test accuracy in % when a budget is spent, mean ± half of the 95 % interval over "
         f"{'fleets alone (n = 1 seed)' if num_seeds == 1 else f'fleets and {num_seeds} training seeds, both random'} (none where a fleet has made no "
         "round); the last model, and in brackets the mean number of rounds. "
         f"The budget of a fleet is what SplitFed V1 as published needs there for R rounds ({_budgets(study)}).\n",
-        *(f"{_fraction_name(fraction)}:\n\n" + _accuracies(study, cells, fraction) for fraction in reversed(FRACTIONS)),
+        *(
+            f"{_fraction_name(fraction)}:\n\n{markdown_rows(table)}{_short_note(cells, fraction)}"
+            for fraction, table in zip(reversed(FRACTIONS), accuracies)
+        ),
         f"Verdicts at the whole budget. {verdict_note(num_tested, num_fleets, num_seeds)}\n\n"
         + trend_table(trends, undecided=True),
-        _tau_table(tau_rows),
+        *(f"{table.title}:\n\n{markdown_rows(table)}{TAU_NOTE}" for table in with_tau),
         _settings_note(study, scale),
     ]
     return "\n".join(paragraph for paragraph in paragraphs if paragraph)
@@ -182,7 +192,20 @@ def _by_fleet(values: Iterable[tuple[int, float]]) -> list[float]:
     return [float(np.exp(np.mean(fleet_logs))) for _, fleet_logs in sorted(logs.items())]
 
 
-def _round_ratios(study: Study) -> str:
+def spread_of(num_fleets: int, num_seeds: int) -> str:
+    """How many fleets and seeds a mean is over, and what its interval is, for the caption of a table."""
+    over = "fleets alone" if num_seeds == 1 else "fleets and training seeds, both random"
+    seeds = f"{num_seeds} training seed{'s' if num_seeds > 1 else ''}"
+    return f"n = {num_fleets} fleets x {seeds}; mean ± half of the 95 % interval over {over}."
+
+
+def _ratios_note(study: Study) -> str:
+    num_fleets, num_seeds = len({answer.fleet for answer in study.answers}), len(study.seeds)
+    seeds = f"{num_seeds} training seed{'s' if num_seeds > 1 else ''}"
+    return f"n = {num_fleets} fleets x {seeds}; geometric mean [95 % bootstrap interval over fleets]."
+
+
+def _round_ratios(study: Study) -> SummaryTable:
     other_columns = [column for column in study.columns if column != REFERENCE]
     rows = []
     for column in other_columns:
@@ -190,17 +213,20 @@ def _round_ratios(study: Study) -> str:
         for data in study.data_sets:
             of_data = [a for a in study.answers if a.data == data]
             ratio = ratio_over_fleets(_by_fleet((a.fleet, a.mean_s(column) / a.mean_s(REFERENCE)) for a in of_data))
-            row.append(f"{ratio} ({ratio.smallest:.2f} to {ratio.largest:.2f})")
+            row.append(ratio.cell(with_range=True))
         rows.append(row)
-    return table(["", *map(name_of, study.data_sets)], rows)
+    header = ["", *map(name_of, study.data_sets)]
+    return SummaryTable("table1-rounds", "Round time over HSFL's", header, rows, _ratios_note(study))
 
 
-def _target_ratios(study: Study, timings: Sequence[ColumnTiming]) -> str:
+def _target_ratios(study: Study, timings: Sequence[ColumnTiming]) -> SummaryTable:
     keys = list(dict.fromkeys((timing.data, timing.target) for timing in timings))
     rows = []
     for column in (column for column in study.columns if column != REFERENCE):
         rows.append([COLUMNS[column].title, *(_target_ratio(timings, data, target, column) for data, target in keys)])
-    return table(["", *(f"{name_of(data)} {100 * target:g} %" for data, target in keys)], rows)
+    header = ["", *(f"{name_of(data)} {100 * target:g} %" for data, target in keys)]
+    title = "Seconds to a test accuracy, over HSFL's"
+    return SummaryTable("table1-targets", title, header, rows, _ratios_note(study))
 
 
 def _target_ratio(timings: Sequence[ColumnTiming], data: str, target: float, column: str) -> str:
@@ -223,10 +249,14 @@ def _target_ratio(timings: Sequence[ColumnTiming], data: str, target: float, col
     if not both:
         return "never" if all(column_s is None for _, column_s, _ in pairs) else "HSFL never"
     ratio = ratio_over_fleets(_by_fleet(both))
-    return str(ratio) if len(both) == len(pairs) else f"{ratio.mean:.2f} ({len(both)} of {len(pairs)})"
+    if len(both) == len(pairs):
+        return ratio.cell()
+    return ValueCell(
+        f"{ratio.mean:.2f} ({len(both)} of {len(pairs)})", Estimate(ratio.mean, None, None, ratio.num_fleets)
+    )
 
 
-def _accuracies(study: Study, cells: Sequence[TableCell], fraction: float) -> str:
+def _accuracies(study: Study, cells: Sequence[TableCell], fraction: float) -> SummaryTable:
     rows = []
     for data in study.data_sets:
         rows.append([name_of(data), *(_accuracy(cells, data, column, fraction) for column in study.columns)])
@@ -239,7 +269,14 @@ def _accuracies(study: Study, cells: Sequence[TableCell], fraction: float) -> st
         if fraction == 1.0 and data in PAPER:
             numbers = [PAPER[data].get(column) for column in study.columns]
             rows.append([f"{name_of(data)}, the paper", *("-" if n is None else f"{n:.2f}" for n in numbers)])
-    return table(["", *(COLUMNS[column].title for column in study.columns)], rows) + (
+    title = f"Test accuracy in % and rounds, {_fraction_name(fraction).lower()}".replace("of it", "of the budget")
+    name = f"table1-accuracy-{100 * fraction:g}"
+    note = spread_of(len({answer.fleet for answer in study.answers}), len(study.seeds))
+    return SummaryTable(name, title, ["", *(COLUMNS[column].title for column in study.columns)], rows, note)
+
+
+def _short_note(cells: Sequence[TableCell], fraction: float) -> str:
+    return (
         "\n† on so many per cent of fleets the training was too short for the budget: the last trained model counts\n"
         if any(cell.short for cell in cells if cell.fraction == fraction)
         else ""
@@ -254,19 +291,22 @@ def _accuracy(
     trained = [cell for cell in column_cells if value(cell) is not None]
     if not trained:
         return "no round"
-    text = (
-        say_mean(over_fleets_and_seeds(_grid(cells, data, column, fraction, value)), 100)
-        + f" [{np.mean([cell.rounds for cell in column_cells]):.0f}]"
-    )
+    mean = say_mean(over_fleets_and_seeds(_grid(cells, data, column, fraction, value)), 100)
+    text = f"{mean} [{np.mean([cell.rounds for cell in column_cells]):.0f}]"
     if len(trained) < len(column_cells):
         text += f" ({100 * len(trained) / len(column_cells):.0f} % of fleets have a round)"
     short = np.mean([cell.short for cell in column_cells])
-    return text + (f" †{100 * short:.0f}" if short > 0 else "")
+    return ValueCell(text + (f" †{100 * short:.0f}" if short > 0 else ""), mean.value)
 
 
-def _tau_table(rows: Sequence[TauRow]) -> str:
-    if not rows:
-        return ""
+TAU_NOTE = (
+    "\nUntil a column first drops a client it shares the twins' rounds. From then on it is trained by itself: from the twins' model "
+    "where this folder has it, else from its first round. † all rounds that were trained fit into the budget\n"
+)
+
+
+def _tau_table(rows: Sequence[TauRow]) -> SummaryTable:
+    """The row with stragglers dropped, a line for each column."""
     body = []
     for column in dict.fromkeys(row.column for row in rows):
         column_rows = [row for row in rows if row.column == column]
@@ -283,13 +323,12 @@ def _tau_table(rows: Sequence[TauRow]) -> str:
             ]
         )
     seeds = ", ".join(str(seed) for seed in sorted({row.seed for row in rows}))
-    return (
+    title = (
         f"HAM10000 with tau = twice the median round of SplitFed V1 as published, on the fleets of seeds {seeds} (fleet and "
-        "training share the seed), at the whole budget:\n\n"
-        + table(["", "accuracy, %", "balanced, %", "rounds", "clients dropped", "first drop in round"], body)
-        + "\nUntil a column first drops a client it shares the twins' rounds. From then on it is trained by itself: from the twins' model "
-        "where this folder has it, else from its first round. † all rounds that were trained fit into the budget\n"
+        "training share the seed), at the whole budget"
     )
+    header = ["", "accuracy, %", "balanced, %", "rounds", "clients dropped", "first drop in round"]
+    return SummaryTable("table1-tau", title, header, body, spread_note([len({row.seed for row in rows})]))
 
 
 def _settings_note(study: Study, scale: str) -> str:
@@ -344,7 +383,7 @@ def learning_over_fleets(study: Study, data: str, quantity: str = "test_accuracy
     scale = 100.0 if quantity.endswith("accuracy") else 1.0
     looks = LOOKS | _looks_of(study.columns)
     with mpl.rc_context(STYLE):
-        figure = mpl.figure.Figure(figsize=(11.5, 4.4), layout="constrained")
+        figure = mpl.figure.Figure(figsize=(13.0, 4.0), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
         x = np.linspace(0.0, study.budget_rounds(data), GRID)
         for column in study.columns:
@@ -363,15 +402,9 @@ def learning_over_fleets(study: Study, data: str, quantity: str = "test_accuracy
         right.tick_params(labelleft=True)
         left.set_xlim(0, x[-1])
         right.set_xlim(left=0)
-        figure.legend(
-            *left.get_legend_handles_labels(),
-            loc="outside upper left",
-            ncols=4,
-            frameon=False,
-            fontsize=8.5,
-            handlelength=3.4,
-        )
-        right.legend(frameon=False, fontsize=8.5, handlelength=3.4)
+        add_side_legend(figure, *left.get_legend_handles_labels())
+        handles, titles = right.get_legend_handles_labels()
+        right.legend(handles, legend_texts(figure, titles), frameon=False, fontsize=8.5, handlelength=3.6)
         fleets, seeds = len({a.fleet for a in study.answers if a.data == data}), len(study.seeds)
         note = f"mean over {fleets} fleets and {seeds} training seed{'s' if seeds > 1 else ''}" + (
             "; band: 95 % interval over fleets and seeds (right: over seeds)"

@@ -124,13 +124,11 @@ function coincidenceNote(firsts, names) {
   return [...groups].map(([of, all]) => `${all.length > 1 ? `${all.slice(0, -1).join(", ")} and ${all[all.length - 1]} lie` : `${all[0]} lies`} on ${names[of]}.`).join(" ");
 }
 
-// From the lowest to the highest value; wide intervals may stick out, so that two seeds do not flatten the curves.
+// From the lowest to the highest value, with the ends of all intervals; room beyond them, though not below 0 or above 100 % where nothing is.
 function yRange(points, fraction, target) {
-  const means = points.map((point) => point.y).concat(target ?? []), low = Math.min(...means), high = Math.max(...means);
-  const room = (high - low || Math.abs(high) || 1) * 0.5, slack = room * 0.12;
-  const from = Math.max(low - room, Math.min(low, ...points.map((point) => point.low ?? point.y))) - slack;
-  const to = Math.min(high + room, Math.max(high, ...points.map((point) => point.high ?? point.y))) + slack;
-  return [low < 0 ? from : Math.max(0, from), fraction ? Math.min(100, to) : to];
+  const low = Math.min(...points.map((point) => point.low ?? point.y), target ?? Infinity), high = Math.max(...points.map((point) => point.high ?? point.y), target ?? -Infinity);
+  const slack = (high - low || Math.abs(high) || 1) * 0.06, from = low - slack, to = high + slack;
+  return [low < 0 ? from : Math.max(0, from), fraction && high <= 100 ? Math.min(100, to) : to];
 }
 
 function curveChart(holder, quantity, over, allSeries, target) {

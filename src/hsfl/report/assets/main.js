@@ -76,6 +76,7 @@ function crowdSentence(shownRun, r, crowd) {
   const columns = shownRun.rounds, last = columns.straggler[r], cuts = Object.entries(crowd.cuts).map(([cut, count]) => `cut ${cut}: ${whole(count)}`);
   const parts = [`Round ${columns.round[r]} took ${seconds(columns.round_s[r])}`, `${whole(columns.kept[r])} of ${whole(shownRun.num_clients)} clients kept`];
   if (columns.dropped[r].length) parts.push(`${whole(columns.dropped[r].length)} dropped at tau`);
+  if (columns.together[r]) parts.push("all finish together");
   if (last !== null) parts.push(`the straggler was client ${last}`);
   if (columns.test_accuracy[r] !== null) parts.push(`test accuracy ${percent(columns.test_accuracy[r])}`);
   return `${parts.join("; ")}. ${cuts.join(", ")}.${columns.why[r] ? ` ${columns.why[r]}` : ""}`;
@@ -136,10 +137,12 @@ function drawAll() {
   for (const id of ["overview", "learning", "detail", "plan", "bytes", "clients"]) $(id).hidden = !trained;
   $("plans").hidden = !DATA.plans.length;
   $("sweep").hidden = !DATA.sweeps.length;
+  $("policies").hidden = !DATA.policies.length;
   $("settings").hidden = !trained && !DATA.settings.length;
   drawNav();
   drawStatus();
   drawOverview(DATA);
+  fill(clear($("policies-body")), DATA.policies.flatMap(([name, sentence]) => [h("dt", {}, name), h("dd", {}, sentence)]));
   drawSettings(DATA);
   drawPlans(DATA.plans, planCharts);
   drawSweeps(DATA.sweeps);

@@ -20,7 +20,8 @@ function drawSweeps(sweeps) {
       fill(figure, [chart, chart.note ? h("p", { class: "note" }, chart.note) : null]);
     });
     const { title, header, rows } = sweep.contenders;
-    body.append(sweepTable(sweep, metric), rows.length ? table(title, textColumns(header, rows), rows) : "", ...sweep.notes.map((note) => h("p", { class: "note" }, note)));
+    const differences = sweep.differences[metric.key].map(({ title, header, rows }) => table(title, header.map((head, i) => ({ head, cell: (row) => row[i] })), rows));
+    body.append(sweepTable(sweep, metric), ...differences, rows.length ? table(title, textColumns(header, rows), rows) : "", ...sweep.notes.map((note) => h("p", { class: "note" }, note)));
   }
 }
 

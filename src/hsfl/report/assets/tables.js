@@ -113,7 +113,7 @@ function drawPlan(run, r, model) {
     { head: "for", cell: (row) => { const bar = bottleneck(row); return bar ? seconds(bar.seconds) : "–"; } },
     { head: "waits", cell: (row) => (row.away ? "left out" : seconds(row.waited)) });
   body.append(table(`Round ${run.rounds.round[r]}`, columns, model.rows), h("p", { class: "note" }, HELD_UP));
-  if (model.rows.length < run.num_clients) body.append(h("p", { class: "note" }, `${model.rows.length} of ${whole(run.num_clients)} clients: the straggler, and those that wait least.`));
+  if (model.rows.length < run.num_clients) body.append(h("p", { class: "note" }, `${model.rows.length} of ${whole(run.num_clients)} clients: ${run.rounds.straggler[r] === null ? "" : "the straggler, and "}those that wait least.`));
 }
 
 // On real machines: what a client's phases took, beside what was modelled.

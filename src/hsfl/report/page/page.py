@@ -23,7 +23,7 @@ from hsfl.config import parse_stored
 from hsfl.errors import InputError
 from hsfl.files import write_atomic
 from hsfl.formats import QUANTILES
-from hsfl.report.compared_runs import SWEEP_FILE, PlanRecord, Run, display_name
+from hsfl.report.compared_runs import SWEEP_FILE, PlanRecord, Run, built_in, display_name
 from hsfl.report.comparison import SENT, means_words
 from hsfl.report.comparison_summary import gain_sentences, summarise_runs
 from hsfl.report.curves import QUANTITIES, Band
@@ -36,10 +36,11 @@ from hsfl.report.page.page_rounds import (
     short_numbers,
 )
 from hsfl.report.page.page_sources import WAY_OUT, PageRun, Sources, read_sources
-from hsfl.report.page.page_sweep import style_slots, sweep_json
+from hsfl.report.page.page_sweep import style_slots, sweep_json, table_json
 from hsfl.report.page.page_words import (
     describe_config,
     plan_sentence,
+    policy_sentences,
     settings_rows,
     shared_training_notes,
     subset_notes,
@@ -100,7 +101,9 @@ def render(data: dict[str, Any], watch: bool = False) -> str:
 
 def waiting_data(reason: str) -> dict[str, Any]:
     """The page's JSON while there is nothing to show: it says why, and the page asks until there is something."""
-    nothing: dict[str, Any] = {name: [] for name in ("runs", "series", "settings", "plans", "sweeps", "sharing")}
+    nothing: dict[str, Any] = {
+        name: [] for name in ("runs", "series", "settings", "plans", "sweeps", "sharing", "policies")
+    }
     return nothing | {"title": "No run is there yet", "waiting": reason, "target": None, "tables": None}
 
 
@@ -149,8 +152,18 @@ def page_data(sources: Sources) -> dict[str, Any]:
         "settings": settings_rows(configs) if configs else [],
         "sweeps": [sweep_json(folder, sweep) for folder, sweep in sources.sweeps],
         "plans": [_plan_json(folder, plan) for folder, plan in sources.plans],
+        "policies": policy_sentences(_policy_names(sources)),
         "max_clients": MAX_CLIENTS,
     }
+
+
+def _policy_names(sources: Sources) -> list[str]:
+    """The policies that occur on the page; for `own`, also those that it stands for here."""
+    runs = [(page_run.config.allocation.policy, page_run.config.framework) for page_run in sources.runs]
+    own_rows = [built_in(framework) for policy, framework in runs if policy == "own"]
+    names = [policy for policy, _ in runs] + [row.own_policy for row in own_rows if row is not None]
+    names += [name for _, plan in sources.plans for name in (plan.policy, *plan.baselines_s)]
+    return names + [name for _, sweep in sources.sweeps for name in sweep.policies]
 
 
 def _plan_json(folder: str, plan: PlanRecord) -> dict[str, Any]:
@@ -308,7 +321,7 @@ def _comparison_tables(sources: Sources) -> dict[str, Any] | None:
         )
     scales = [(page_run.run.name, page_run.config.network.sample_scale) for page_run in sources.runs]
     tables: list[dict[str, Any]] = [
-        {"title": name, "header": header, "rows": rows, "notes": subset_notes(scales) if name.startswith(SENT) else []}
-        for name, header, rows in comparison.tables()
+        table_json(table) | {"notes": subset_notes(scales) if table.title.startswith(SENT) else []}
+        for table in comparison.tables()
     ]
     return {"gained": gain_sentences(comparison), "tables": tables, "notes": notes}

@@ -15,6 +15,7 @@ import numpy as np
 from hsfl.formats import rounded
 from hsfl.network.clock import PHASES
 from hsfl.report.compared_runs import Run, framework_pools_data
+from hsfl.report.gantt import end_together, named_straggler
 from hsfl.report.page.page_words import straggler_sentence
 from hsfl.runs.records import PER_CLIENT, AllocationNote, RoundCrowd, RoundRecord
 
@@ -79,8 +80,8 @@ def round_columns(
             None if (value := record.value(name)) is None else short_number(value, 7) for record in records
         ]
     columns["round"] = [record.round for record in records]
-    columns["straggler"] = [_straggler(record) for record in records]
-    columns["together"] = [_nobody_waits(record) for record in records]
+    columns["straggler"] = [named_straggler(record) for record in records]
+    columns["together"] = [end_together(record) for record in records]
     columns["dropped"] = [record.dropped for record in records]
     columns["away"] = [sorted(set(range(len(record.cuts))) - set(record.started)) for record in records]
     columns["kept"] = [record.num_kept for record in records]
@@ -117,21 +118,9 @@ def _waiting_column(record: RoundRecord, clients: Sequence[int]) -> list[float |
     return short_numbers([value if (value := record.waiting_s[k]) > FOLLOWS * record.round_s else 0.0 for k in clients])
 
 
-def _nobody_waits(record: RoundRecord) -> bool:
-    """Whether all clients end together, apart from rounding, so that no client waits for another."""
-    waiting_s = [record.waiting_s[k] for k in record.started] if record.crowd is None else record.crowd["waiting_s"]
-    level = all(each_s <= FOLLOWS * record.round_s for each_s in waiting_s)
-    return level and record.num_started > 1 and not record.dropped
-
-
-def _straggler(record: RoundRecord) -> int | None:
-    """The straggler of a round; None where all clients end together."""
-    return None if _nobody_waits(record) else record.straggler
-
-
 def _why_sentence(record: RoundRecord, names: Sequence[str] | None = None) -> str | None:
-    """A sentence on what held the straggler up; None where that was not recorded. names: [K] of the clients, where they have names."""
-    if record.why is None or (k := record.straggler) is None:
+    """A sentence on what held the straggler up; None where that was not recorded, or where all clients end together. names: [K] of the clients, where they have names."""
+    if record.why is None or (k := named_straggler(record)) is None:
         return None
     cut = f" (cut {record.cuts[k]})" if record.cuts else ""
     return straggler_sentence(record.why, f"{names[k] if names else f'client {k}'}{cut}")
@@ -261,7 +250,7 @@ def client_counts(records: Sequence[RoundRecord]) -> dict[str, list[Any]]:
         kept[record.kept] += 1
         dropped[record.dropped] += 1
         left_out[sorted(set(range(num_clients)) - set(record.started))] += 1
-        if (last := _straggler(record)) is not None:
+        if (last := named_straggler(record)) is not None:
             late[last] += 1
         each_s = np.array(record.waiting_s, float)
         waiting_s += np.where(each_s > FOLLOWS * record.round_s, each_s, 0.0)  # less is rounding

@@ -15,6 +15,7 @@ from hsfl.report.page.page_rounds import short_numbers
 from hsfl.report.plots import first_labels
 from hsfl.report.sweep_figure import Panel, axis_of, axis_positions, curve_of, panels_of
 from hsfl.report.sweep_results import Sweep, default_metrics, find_metric, say_setting
+from hsfl.report.tables import SummaryTable
 
 SHAPES = {"x": 0, "X": 0, "s": 1, "v": 2, "^": 3, "D": 4, "d": 4, "P": 5, "<": 6, ">": 7, "*": 8, "p": 3}  # else a dot
 
@@ -54,9 +55,15 @@ def sweep_json(folder: str, sweep: Sweep) -> dict[str, Any]:
             ]
             for name in metrics
         },
-        "contenders": dict(zip(("title", "header", "rows"), contenders_table(sweep.contenders))),
+        "contenders": table_json(contenders_table(sweep.contenders)),
+        "differences": {name: [table_json(table) for table in sweep.difference_tables([name])] for name in metrics},
         "notes": sweep.notes(),
     }
+
+
+def table_json(table: SummaryTable) -> dict[str, Any]:
+    """A table as the page shows it."""
+    return {"title": table.title, "header": table.header, "rows": table.rows}
 
 
 def _cell_json(sweep: Sweep, point: int, label: str, metric: str) -> list[float | None]:

@@ -1,11 +1,13 @@
 """Sentences of a page: what was run or planned, what held a client up; and the settings as rows of a table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from hsfl.allocation.policy_table import POLICIES, policy_row
 from hsfl.config import RunConfig, flatten
 from hsfl.formats import count, seconds, si
-from hsfl.network.clock import Why
+from hsfl.framework_table import METHODS
+from hsfl.network.clock import LEVEL, Why
 from hsfl.report.compared_runs import Look, built_in, display_name
 
 MOST_VALUES = 200  # of one setting, that are shown
@@ -76,8 +78,9 @@ def straggler_sentence(held: Why, who: str) -> str:
 
 
 def plan_sentence(plan: Any) -> str | None:
-    """What holds up the client on which the round of a plan hangs most. plan: an answer of `hsfl plan`, or its record."""
-    if plan.why is None:
+    """What holds up the client on which the round of a plan hangs most; None where all clients end together and no weights say on
+    whom it hangs. plan: an answer of `hsfl plan`, or its record."""
+    if plan.why is None or _ends_level(plan):
         return None
     client = next((client for client in plan.clients if client.client == plan.why.client), None)
     who = f"client {plan.why.client}" if client is None else f"{client.name} (cut {client.cut})"
@@ -86,6 +89,30 @@ def plan_sentence(plan: Any) -> str | None:
         return sentence
     instead = f"{seconds(plan.other_round_s, 4)} instead of {seconds(plan.round_s, 4)}"
     return f"{sentence} With its best other cut, {plan.other_cut}, the mean round would take {instead}."
+
+
+def _ends_level(plan: Any) -> bool:
+    """Whether all clients of a plan end together, and nothing tells them apart."""
+    if any(client.weight is not None for client in plan.clients):
+        return False
+    ends_s = [sum(client.seconds.values()) - client.seconds["model_down"] for client in plan.clients]
+    ends_s = ends_s if plan.crowd is None else list(plan.crowd.finish_s)
+    return len(ends_s) > 1 and max(ends_s) - min(ends_s) <= LEVEL * max(ends_s)
+
+
+def policy_sentences(names: Iterable[str]) -> list[list[str]]:
+    """Each policy once, with a sentence that says what it does. names: with those of plugins, which nobody can look up here."""
+    return [[name, _policy_sentence(name)] for name in dict.fromkeys(names)]
+
+
+def _policy_sentence(name: str) -> str:
+    if name == "own":
+        chosen = {row.title: row.own_policy for row in METHODS.values() if row.built_in and row.own_policy != "even"}
+        choices = ", ".join(f"{policy} for {title}" for title, policy in chosen.items())
+        return f"What each framework's authors chose: {choices}, even for the others."
+    if not set(name.split("+")) <= POLICIES.keys():
+        return "A policy of a plugin; the plugin's file says what it does."
+    return policy_row(name).sentence
 
 
 def _learning_sentence(config: RunConfig, look: Look | None, redrawn: bool) -> str:

@@ -199,6 +199,7 @@ def _time_piece(
         for name, clients in (("kept", timeline.kept), ("dropped", timeline.dropped), ("left_out", ~timeline.started)):
             rounds[name].append(int(np.count_nonzero(clients)))
     observer.run_ends()
-    about = {"framework": config.framework, "status": status, "cuts": [int(cut) for cut in framework.cuts]}
+    about: dict[str, Any] = {"framework": config.framework, "policy": config.allocation.policy, "status": status}
+    about |= {"cuts": [int(cut) for cut in framework.cuts]}
     clear_scratch(piece.path)
     write_json(piece.path / TIMING, about | {"config": config.model_dump(mode="json")} | rounds)
