@@ -119,7 +119,6 @@ class Run:
     config: RunConfig | None = None
     cuts: tuple[int, ...] = ()  # that clients have, each once
     contender: ContenderRecord | None = None  # what the comparison calls it; None for a run by itself
-    policy: str = ""  # of the allocation
 
     @property
     def metric(self) -> Metric:
@@ -210,7 +209,6 @@ def read_run(path: str | Path, label: str, seed: int, contender: ContenderRecord
         *(label, seed, records, status, end_s, config.framework, look, folder.metrics(), names, config),
         cuts=_distinct_cuts(clients, records),
         contender=contender,
-        policy=config.allocation.policy,
     )
 
 
