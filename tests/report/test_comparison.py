@@ -164,7 +164,7 @@ def test_the_csv_holds_every_round_exactly(tmp_path):
 def test_everything_is_written_beside_the_runs(out):
     comparison = read_comparison(out, target=0.5)
     paths = comparison.write(out)
-    tables = [f"table-{name}.csv" for name in ("metrics", "time", "bytes", "pairs")]
+    tables = [f"table-{name}.csv" for name in ("metrics", "time", "bytes", "pairs", "contenders")]
     assert [path.name for path in paths] == ["comparison.json", "comparison.md", "rounds.csv", *tables]
     assert all(path.stat().st_size for path in paths)
     assert read_comparison(out, target=0.5) == comparison  # what was written is no run
@@ -215,7 +215,8 @@ def test_a_record_beside_the_runs_says_who_is_who(tmp_path):
     ]  # the last one is of no framework that is known by its folder
     assert [comparison.name(label) for label in comparison.labels] == ["Ours", "HSFL, b c", "v1"]
     assert comparison.reference == "Ours"
-    title, header, rows = comparison.tables()[-1]
+    table = comparison.tables()[-1]
+    title, header, rows = table.title, table.header, table.rows
     assert (title, header) == ("Cuts and allocation", ["framework", "cuts", "allocation", "own settings"])
     assert rows[0] == ["Ours", "max_cut (1 to 2)", "even", "hsfl, train.lr=0.1"]
     assert rows[2] == ["v1", "one cut 1 to 2 (smallest max_cut)", "even", "splitfed_v1"]

@@ -123,7 +123,11 @@ def test_every_table_of_a_comparison(tmp_path: Path) -> None:
             write_run(tmp_path, label, seed, records([0.3, 0.5 + gain + 0.01 * seed]))
     comparison = read_comparison(tmp_path, target=0.5)
     paths = comparison.write(tmp_path, latex=True)[3:]
-    names = [f"table-{name}.{kind}" for name in ("metrics", "time", "bytes", "pairs") for kind in ("csv", "tex")]
+    names = [
+        f"table-{name}.{kind}"
+        for name in ("metrics", "time", "bytes", "pairs", "contenders")
+        for kind in ("csv", "tex")
+    ]
     assert [path.name for path in paths] == names
     for table in comparison.tables():
         assert len(check_latex((tmp_path / f"table-{table.name}.tex").read_text())) == 1 + len(table.rows)

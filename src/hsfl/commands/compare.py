@@ -85,7 +85,6 @@ def compare_command(
         from hsfl.config import read_config
         from hsfl.framework_table import COMPARED
         from hsfl.report.comparison_summary import check_target, gain_sentences, read_comparison
-        from hsfl.report.decision_gains import decision_sentences
         from hsfl.runs.client_data import expected_task
         from hsfl.runs.studies.contenders import contender, labels_of
         from hsfl.runs.unused_settings import refuse_unused_by_contenders
@@ -113,7 +112,7 @@ def compare_command(
         comparison = read_comparison(out, target, labels)
         written = comparison.write(out, latex) + write_figures(comparison, out)
     page = write_page_beside(out)
-    sentences = gain_sentences(comparison) + decision_sentences(comparison)
+    sentences = gain_sentences(comparison)
     if as_json:
         files = [*written, *([page] if page is not None else [])]
         print_json(comparison.to_json() | {"gained": sentences} | {"files": [str(path) for path in files]})

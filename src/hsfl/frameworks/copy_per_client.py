@@ -30,7 +30,7 @@ from hsfl.frameworks.hooks import (
     Hooks,
     Parameters,
     ServerTurn,
-    check_memory,
+    check_memory_names,
     check_passes,
     check_sent,
     check_tensors,
@@ -261,7 +261,7 @@ class CopyPerClient(Hooks, FrameworkBase):
         self.before_training(turn)
         self._may_train_again = False
         check_passes(owner, turn, self.passes)
-        check_memory(owner, turn, {*memory})
+        check_memory_names(owner, turn, {*memory})
         if "adjust_gradients" in self.hooks:
             self._adjust_by(partial(self.adjust_gradients, turn))
         return turn
@@ -302,7 +302,7 @@ class CopyPerClient(Hooks, FrameworkBase):
         owner, names, num_bytes = type(self).__name__, {*turn.memory}, self._bytes_besides(turn.cut)[1]
         with torch.no_grad():
             self.before_sum(turn, self._trained())
-        check_memory(owner, turn, names)
+        check_memory_names(owner, turn, names)
         check_sent(owner, turn, self.task.layout, num_bytes)
         turn.link.count("client_edge_up", num_bytes)
         for name in names_of_head(turn.sent, self.task.layout, turn.cut):

@@ -104,7 +104,7 @@ def check_tensors(owner: str, kind: str, tensors: Mapping[str, Tensor]) -> None:
             raise InputError(f"{owner}: {kind} has {name!r}, a {type(tensor).__name__}; give a dict of named tensors")
 
 
-def check_memory(owner: str, turn: ClientTurn, names: set[str]) -> None:
+def check_memory_names(owner: str, turn: ClientTurn, names: set[str]) -> None:
     """Refuse a memory with other names than before: a run that goes on would begin with what was lost."""
     check_tensors(owner, "memory", turn.memory)
     if changed := sorted(names ^ turn.memory.keys()):

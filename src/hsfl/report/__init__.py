@@ -27,7 +27,6 @@ OFFERED = {  # to other folders, by module
     ),
     "comparison": ("Comparison",),
     "comparison_summary": ("check_target", "gain_sentences", "read_comparison", "summarise_runs"),
-    "decision_gains": ("decision_sentences",),
     "curves": ("Estimate", "estimate", "half_width"),
     "figure_style": (
         "add_side_legend",

@@ -16,6 +16,7 @@ from hsfl.framework_table import PROPOSED
 from hsfl.report.compared_runs import Run, read_runs
 from hsfl.report.comparison import Comparison, LabelResult, Pair
 from hsfl.report.curves import estimate, time_to_target_s
+from hsfl.report.decision_gains import decision_sentences
 from hsfl.tasks import ACCURACY, Metric
 
 HOW_ENDED = {  # statuses that need more words
@@ -156,7 +157,8 @@ def _notes(runs: Sequence[Run], results: list[LabelResult], pairs: list[Pair], t
 
 def gain_sentences(comparison: Comparison) -> list[str]:
     """Up to three sentences that set the reference against the other labels: the seconds of a round, the metric at the last moment that
-    every run reached, and when the reference reached the last value of each other label. No sentence where there is nothing to compare."""
+    every run reached, and when the reference reached the last value of each other label; then what own cuts, the allocation and
+    splitting gained, each by itself, where the labels tell it. No sentence where there is nothing to compare."""
     reference = comparison.reference
     other_labels = [label for label in comparison.labels if label != reference]
     if not other_labels or not comparison.pairs:
@@ -183,7 +185,8 @@ def gain_sentences(comparison: Comparison) -> list[str]:
         for label, (reference_time, label_time) in reached.items()
         if reference_time != label_time
     ]
-    return sentences + ([f"{names[reference]} reached the last {title} of {between.join(sooner)}."] if sooner else [])
+    sentences += [f"{names[reference]} reached the last {title} of {between.join(sooner)}."] if sooner else []
+    return sentences + decision_sentences(comparison)
 
 
 def _mean_round_s(runs: Sequence[Run]) -> float:

@@ -68,7 +68,7 @@ def decision_sentences(comparison: Comparison) -> list[str]:
         ratio = significant(gain.without_s / gain.round_s, 3)
         sentence = (
             f"What {gain.decision} gain{'s' if gain.decision != 'own cuts' else ''}: a round of {name} takes "
-            f"{seconds(gain.round_s, 3)}, of {other} {seconds(gain.without_s, 3)} ({ratio} times)"
+            f"{seconds(gain.round_s, 3)}, of {other} {seconds(gain.without_s, 3)} ({ratio} times as long)"
         )
         value, other_value = values[gain.label], values[gain.without]
         if value is not None and other_value is not None and comparison.metric == ACCURACY:

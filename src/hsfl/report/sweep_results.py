@@ -133,7 +133,7 @@ class SweepRow:
 
 def _trained_row(run: Run, point: int, target: float | None) -> SweepRow:
     """The row of a run that was trained. point: the number of its point. target: of the task's first metric, or None."""
-    return SweepRow(point, run.label, run.seed, run.status, _run_numbers(run, target), run.policy)
+    return SweepRow(point, run.label, run.seed, run.status, _run_numbers(run, target), run.policy or "")
 
 
 def _timed_row(path: Path, point: int, label: str, seed: int) -> SweepRow:

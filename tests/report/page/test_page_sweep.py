@@ -119,7 +119,7 @@ def test_differences_are_taken_seed_by_seed(tmp_path: Path) -> None:
     assert value.mean == pytest.approx(-5.5)
     assert value.high == pytest.approx(-5.5 + 4.3027 * 0.5 / math.sqrt(3))
     assert sweep.difference(fl, "final_accuracy").mean == pytest.approx(0)
-    means, contenders, values = sweep.tables(["final_accuracy", "round_s"])
+    means, contenders, values, _ = sweep.tables(["final_accuracy", "round_s"])
     assert contenders.header == [
         "train.lr",
         "less",
@@ -144,7 +144,7 @@ def test_values_are_compared_where_the_other_fields_are_equal(tmp_path: Path) ->
 
 def test_no_differences_without_a_second_seed_or_where_seeds_are_missing(tmp_path: Path) -> None:
     alone = write_sweep(tmp_path / "one", ["train.lr"], [[0.1], [0.2]], seeds=1)
-    assert [table.name for table in alone.tables(["round_s"])] == ["means"]
+    assert [table.name for table in alone.tables(["round_s"])] == ["means", "contenders"]
     write_sweep(tmp_path / "three", ["train.lr"], [[0.1], [0.2]])
     shutil.rmtree(tmp_path / "three/point-1/fl/seed-0")
     first, second = read_sweep(tmp_path / "three").between_contenders()
@@ -154,7 +154,7 @@ def test_no_differences_without_a_second_seed_or_where_seeds_are_missing(tmp_pat
 def test_the_files_of_a_sweep(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path, ["network.subchannel_hz"], [[5e5], [1e6]])
     names = [path.name for path in sweep.write(tmp_path, ["final_accuracy", "round_s"], latex=True)]
-    tables = [f"table-{name}.{kind}" for name in ("means", "between-contenders", "between-values") for kind in ("csv", "tex")]  # fmt: skip
+    tables = [f"table-{name}.{kind}" for name in ("means", "between-contenders", "between-values", "contenders") for kind in ("csv", "tex")]  # fmt: skip
     assert names == ["sweep.csv", "sweep.md", *tables]
     with (tmp_path / "table-between-values.csv").open(newline="") as file:
         (first, _) = csv.DictReader(file)

@@ -139,7 +139,7 @@ def test_names_are_in_tables_files_and_folders_and_the_same_command_goes_on(tmp_
     record = json.loads((out / "compare.json").read_text())["contenders"]["splitfed_v1,fleet.one_cut=1"]
     assert (record["name"], record["folder"]) == ("V1, cut 1", "splitfed_v1-cut-1")
     assert record["settings"] == {"fleet.one_cut": 1}
-    names((out / "comparison.md").read_text(), "| Ours | max_cut (", "| V1, cut 1 | one cut 1 (given) | even |")
+    names((out / "comparison.md").read_text(), "| Ours | max_cut (", "| V1, cut 1 |", "| one cut 1")
     page = data_in(out / "report.html")
     assert [series["name"] for series in page["series"]] == ["Ours", "SplitFed V1", "V1, cut 1"]
     assert page["title"] == "3 contenders: cnn on digits"
