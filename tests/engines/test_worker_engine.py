@@ -18,6 +18,7 @@ from tests.naming import raises
 class Bench(WorkerEngine[Helper]):
     """Workers without processes: each takes so many seconds for a client, and answers in the order of the clock."""
 
+    orders_ahead = True
     always_die = ""  # the worker that dies of every order
 
     def __init__(self, seconds: list[float], die: dict[str, int] | None = None) -> None:

@@ -193,7 +193,9 @@ def test_labels_survive_their_folders(tmp_path, label):
 def test_a_record_beside_the_runs_says_who_is_who(tmp_path):
     """Without it a folder's name is the label; with it a name is shown, and the framework is known."""
     for label, folder in (("hsfl", "ours"), ("hsfl", "hsfl-even-allocation"), ("splitfed_v1", "v1")):
-        written = write_run(tmp_path / "made", label, 0, records([0.5]), "finished", "fleet.cuts=max_cut")
+        written = write_run(
+            tmp_path / "made", label, 0, records([0.5]), "finished", "fleet.cuts=max_cut", "allocation.policy=even"
+        )
         (tmp_path / folder).mkdir()
         written.path.rename(tmp_path / folder / "seed-0")
     contenders = {

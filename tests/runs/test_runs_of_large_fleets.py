@@ -113,7 +113,13 @@ def _lines_run(num_clients: int) -> int:
     """Lines of the package that drawing, planning and clocking a fleet executes."""
     config = read_config(
         None,
-        [f"fleet.num_clients={num_clients}", "network.cells=7", "train.clients_per_round=300", "fleet.cuts=fastest"],
+        [
+            f"fleet.num_clients={num_clients}",
+            "network.cells=7",
+            "train.clients_per_round=300",
+            "fleet.cuts=fastest",
+            "allocation.policy=even",
+        ],
     )
     config = config.model_copy(update={"network": replace_radius(config.network)})
     num_samples, count = np.full(num_clients, 20.0), 0

@@ -61,7 +61,7 @@ class Columns(dict[str, Column]):
     """The columns by name; the label of a contender is the name of a column, too."""
 
     def __missing__(self, label: str) -> Column:
-        base, asked = read_config("paper-mnist"), read_contender(label)
+        base, asked = read_config("paper-mnist", SPELT_OUT), read_contender(label)
         config, row = contender(base, label), method(asked.framework)
         asks_for_cuts = any(change.startswith(("fleet.cuts", "fleet.one_cut")) for change in asked.changes)
         cuts = "asked" if asks_for_cuts else "own" if row.own_cuts else "smallest"

@@ -70,6 +70,8 @@ def clock_settings(config: RunConfig) -> dict[str, Any]:
 
 def _chosen(config: RunConfig, names: tuple[str, ...]) -> dict[str, Any]:
     flat = flatten(config.model_dump(mode="json"))
+    if flat["fleet.one_cut"] == "auto":
+        flat["fleet.one_cut"] = None  # as it is in the hashes of cuts that were chosen before `auto` had a name
     return {name: value for name, value in flat.items() if name in names or name.startswith(_sections(names))}
 
 

@@ -31,6 +31,7 @@ from hsfl.frameworks import find_framework
 from hsfl.frameworks.framework import RoundResult
 from hsfl.models.state import read_state
 from hsfl.network.clock import Timeline
+from hsfl.planning.fair_defaults import without_auto
 from hsfl.planning.round_clock import is_tested
 from hsfl.planning.world import world_of
 from hsfl.runs.checkpoint import save_checkpoint
@@ -171,7 +172,7 @@ def _config(
     """The run of a column with tau and budget, on the fleet that the seed draws."""
     timed_column = COLUMNS[column]
     cuts = answer.cuts[column]
-    return with_changes(
+    config = with_changes(
         base_config(trace.data, scale, trace.seed, data_dir),
         [
             f"framework={timed_column.framework}", f"allocation.policy={timed_column.policy}", f"fleet.max_cut={answer.max_cut}",
@@ -179,6 +180,7 @@ def _config(
             f"train.rounds={len(trace.rounds)}",
         ],
     )  # fmt: skip
+    return without_auto(config)
 
 
 def _clocked(config: RunConfig, column: str, answer: Answer) -> tuple[list[Timeline], list[float]]:
