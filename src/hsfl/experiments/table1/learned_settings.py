@@ -8,6 +8,7 @@ tables (a test holds that), so that whoever adds one decides.
 from typing import Any
 
 from hsfl.config import RunConfig, flatten
+from hsfl.planning.fair_defaults import without_auto
 
 LEARNED = (  # by every framework
     *("seed", "framework", "plugins", "options."),
@@ -57,7 +58,7 @@ def learned_settings(config: RunConfig, cuts_matter: bool) -> dict[str, Any]:
     more = (
         {"train.rounds": config.train.rounds} if config.train.schedule == "cosine" else {}
     )  # its rates depend on them
-    return _chosen(config, names) | more
+    return _chosen(without_auto(config), names) | more
 
 
 def clock_settings(config: RunConfig) -> dict[str, Any]:
