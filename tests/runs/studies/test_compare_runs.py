@@ -154,8 +154,8 @@ def test_names_are_in_tables_files_and_folders_and_the_same_command_goes_on(tmp_
     assert told["Ours"]["settings"] == {"train.lr": 0.02}
     assert told["splitfed_v1"]["cuts"].startswith("one cut ")
     before = (out / "splitfed_v1-cut-1/seed-0/summary.json").stat().st_mtime_ns
-    renamed = hsfl("compare", *shared, "-f", "Shallow=splitfed_v1,fleet.one_cut=1", "--json")
-    assert list(renamed.json()["labels"]) == ["Shallow"]
+    renamed = hsfl("compare", *shared, "-f", "Shallow=splitfed_v1,fleet.one_cut=1", "-f", contenders[0], "--json")
+    assert list(renamed.json()["labels"]) == ["Shallow", "Ours"], renamed.err
     assert (out / "splitfed_v1-cut-1/seed-0/summary.json").stat().st_mtime_ns == before
     assert [series["name"] for series in data_in(out / "report.html")["series"]] == ["Shallow", "Ours", "SplitFed V1"]
     names(refused("compare", *shared, "-f", "Ours=hsfl,train.lr=0.5"), "Ours is hsfl,train.lr=0.02", "another name")
