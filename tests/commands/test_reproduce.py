@@ -115,6 +115,7 @@ def test_the_clock_charges_the_whole_data_set() -> None:
         assert bench.num_samples.sum() == pytest.approx(FACTS["digits"][0])
 
 
+@pytest.mark.slow
 def test_everything_at_smoke_scale(data_dir: Path, tmp_path: Path) -> None:
     words = ["--scale", "smoke", "--data-dir", data_dir, "--results", "none", "--out", tmp_path, "--quiet", "--json"]
     answer = hsfl("reproduce", "all", *words)

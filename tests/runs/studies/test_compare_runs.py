@@ -117,6 +117,7 @@ def test_what_is_there_is_not_run_again_and_other_settings_are_refused(tmp_path:
         run_contenders(base, ["hsfl", "hsfl"], tmp_path / "twice")
 
 
+@pytest.mark.slow
 def test_names_are_in_tables_files_and_folders_and_the_same_command_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "out"
     shared = [*tiny_words("train.rounds=1", "fleet.cuts=max_cut"), "--out", out]
