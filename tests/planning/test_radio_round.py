@@ -135,7 +135,16 @@ def test_prices_choose_better_cuts_than_one_cut_for_all() -> None:
 
 
 def test_a_crowd_under_the_even_allocation_takes_its_fastest_cuts_without_trying_them_one_by_one() -> None:
-    config = read_config(None, [*WORDS, "fleet.num_clients=2500", "fleet.cuts=fastest", "train.clients_per_round=50"])
+    config = read_config(
+        None,
+        [
+            *WORDS,
+            "fleet.num_clients=2500",
+            "fleet.cuts=fastest",
+            "allocation.policy=even",
+            "train.clients_per_round=50",
+        ],
+    )
     world, num_samples = world_of(config, COST), np.full(2500, 30.0)
     chosen, _ = choose_cuts(CutTask.of_run(config, world, num_samples))
 
