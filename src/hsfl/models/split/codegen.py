@@ -17,7 +17,6 @@ from operator import add, getitem, mul
 from types import ModuleType
 from typing import Any
 
-import sympy
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
@@ -349,6 +348,8 @@ class _Stretch:
     def _size(self, expression: Any) -> Any:
         """a * batch + b, from the batch in front of what arrived."""
         batch = self._once("batch", lambda: self.graph.call_function(torch.ops.aten.sym_size.int, (self.x, 0)))
+        import sympy  # here, because it takes half a second, and only models that are split need it
+
         slope, offset = (int(c) for c in sympy.Poly(expression, self.flow.batch).all_coeffs())
         size = batch if slope == 1 else self.graph.call_function(mul, (batch, slope))
         return size if offset == 0 else self.graph.call_function(add, (size, offset))

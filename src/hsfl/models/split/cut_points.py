@@ -16,7 +16,6 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-import sympy
 import torch
 from torch import Tensor, fx
 
@@ -92,6 +91,8 @@ class Flow:
         """Whether a node is a number that follows from the size of the batch alone."""
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt) and node.target is torch.ops.aten.sym_size.int:
+            import sympy  # here, because it takes half a second, and only models that are split need it
+
             return sympy.Poly(_expression(value), self.batch).degree() <= 1 if self._of_batch(value) else False
         return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) and self._of_batch(value)
 
@@ -218,7 +219,11 @@ class Flow:
 
 
 def _expression(size: Any) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool) else sympy.Integer(size)
+    if isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return size.node.expr
+    import sympy  # as above
+
+    return sympy.Integer(size)
 
 
 def _bits_per_sample(node: fx.Node) -> int:
