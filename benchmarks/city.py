@@ -16,8 +16,8 @@ import numpy as np
 
 from hsfl.config import RunConfig, parse_config
 from hsfl.models.cost_table import CostTable
-from hsfl.planning.participation import CutTask
-from hsfl.planning.round_clock import RoundClock
+from hsfl.planning.rounds.participation import CutTask
+from hsfl.planning.rounds.round_clock import RoundClock
 from hsfl.planning.world import world_of
 from hsfl.rng import stream
 

@@ -71,12 +71,12 @@ def measure(num_clients: int) -> dict[str, Any]:
 
     from hsfl.frameworks import find_framework
     from hsfl.planning.cuts import choose_cuts
-    from hsfl.planning.participation import CutTask
-    from hsfl.planning.round_clock import RoundClock
+    from hsfl.planning.rounds.participation import CutTask
+    from hsfl.planning.rounds.round_clock import RoundClock
     from hsfl.planning.world import make_world
-    from hsfl.runs.folder import record_line
     from hsfl.runs.prepare import prepare
-    from hsfl.runs.write_records import clients_record, make_round_record
+    from hsfl.runs.run_folder.folder import record_line
+    from hsfl.runs.run_folder.write_records import clients_record, make_round_record
     from throughput import images
 
     torch.set_num_threads(1)

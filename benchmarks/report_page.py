@@ -20,7 +20,7 @@ from hsfl.files import write_json
 from hsfl.network.clock import PHASES
 from hsfl.report.page.page import write_page
 from hsfl.rng import stream
-from hsfl.runs.folder import ClientsRecord, RoundRecord, RunFolder
+from hsfl.runs.run_folder.folder import ClientsRecord, RoundRecord, RunFolder
 
 LINKS = ("client_main_up", "client_main_down", "client_edge_up", "client_edge_down", "edge_main")
 SUBCHANNELS, CLASSES, UNITS = 50, 10, 10

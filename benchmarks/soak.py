@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from hsfl.deploy.demo import CLIENTS, Demo
-from hsfl.runs.folder import RunFolder
+from hsfl.runs.run_folder.folder import RunFolder
 
 SERVERS = ("main", "edge")
 MOST_GROWTH = 0.05  # of memory, from the second to the last quarter

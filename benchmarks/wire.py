@@ -34,8 +34,8 @@ from hsfl.deploy.wire.client_messages import Batch, Gradient, Hello, OwnSpeeds, 
 from hsfl.deploy.wire.messages import expect_message, pack_message
 from hsfl.deploy.wire.transport import CHANNEL_OPTIONS, MOST_MESSAGE_BYTES, Peer, read_message, server_options
 from hsfl.frameworks import find_framework
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
+from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.training.speed import keep_freed_memory
 
 CLIENTS = ("one", "two", "three", "four")

@@ -15,8 +15,8 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from hsfl.runs import loop
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.progress import Bars, Lines, Warnings, observer
+from hsfl.runs.run_folder.folder import RunFolder
 from tests.naming import names, raises
 from tests.small_runs import TINY, assert_same_run, hsfl, read_strictly, refused, tiny, tiny_words
 

@@ -11,7 +11,7 @@ import pytest
 from hsfl import fleet_file
 from hsfl.report.page.page import page_data, render
 from hsfl.report.page.page_sources import read_sources
-from hsfl.runs.folder import RunFolder
+from hsfl.runs.run_folder.folder import RunFolder
 from tests.naming import names
 from tests.small_runs import Answer, hsfl, refused
 

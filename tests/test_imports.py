@@ -29,9 +29,9 @@ REPORT_READS = {
     "hsfl.framework_table",
     "hsfl.network.clock",
     "hsfl.runs.cuts_and_allocation",
-    "hsfl.runs.folder",
-    "hsfl.runs.records",
-    "hsfl.runs.round_tables",
+    "hsfl.runs.run_folder.folder",
+    "hsfl.runs.run_folder.records",
+    "hsfl.runs.run_folder.round_tables",
     "hsfl.tasks",
 }
 

@@ -13,7 +13,7 @@ from tests.test_imports import FILES, ROOT
 PACKAGE = "hsfl"  # also the name of a framework, so that this word alone proves nothing
 POLICIES = (
     "allocation/policy_table.py",
-    "planning/cpsl_policy.py",
+    "planning/rounds/cpsl_policy.py",
     "experiments/latency/fig5.py",
     "experiments/latency/latency_report.py",
 )

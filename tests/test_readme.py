@@ -13,7 +13,7 @@ import pytest
 
 from hsfl.config import read_config
 from hsfl.config.document import document
-from hsfl.runs.unused_settings import refuse_unused
+from hsfl.runs.checks.unused_settings import refuse_unused
 from tests.naming import names
 from tests.plugins.files import unload
 from tests.small_runs import hsfl

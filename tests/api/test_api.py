@@ -17,8 +17,8 @@ from hsfl.errors import InputError
 from hsfl.models.split.graph_split import split
 from hsfl.runs import loop
 from hsfl.runs.client_data import survey
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
+from hsfl.runs.run_folder.folder import RunFolder
 from tests.naming import names, raises
 from tests.small_runs import assert_same_run, hsfl, numbers, refused, tiny
 

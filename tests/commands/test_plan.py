@@ -21,7 +21,7 @@ from hsfl.commands.console import out_console, show_table
 from hsfl.commands.plan import read_device
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable
-from hsfl.planning.plan_rounds import weights_of
+from hsfl.planning.plans.plan_rounds import weights_of
 from tests.naming import names, raises
 from tests.small_runs import hsfl, refused
 

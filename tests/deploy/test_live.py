@@ -16,7 +16,7 @@ from hsfl.deploy.main.server_checkpoint import MainCheckpoint
 from hsfl.deploy.settings import ClientSettings
 from hsfl.errors import InputError
 from hsfl.report.watch import make_server
-from hsfl.runs.write_records import Summary
+from hsfl.runs.run_folder.write_records import Summary
 from tests.deploy.fleet import RUN, changed, free_port
 from tests.deploy.inside import Inside
 from tests.deploy.proxy import Proxy

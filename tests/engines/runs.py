@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from hsfl.config import RunConfig, read_config
-from hsfl.runs.folder import RunFolder
+from hsfl.runs.run_folder.folder import RunFolder
 
 SMALL = ["data.name=digits", "data.limit=240", "data.limit_test=60", "model.name=cnn", "train.batch_size=16",
          "train.rounds=2", "fleet.num_clients=5", "fleet.cuts=[1,2,3,1,2]", "train.optimizer=adam"]  # fmt: skip

@@ -15,8 +15,8 @@ from hsfl.engines.worker import HandOver, Setup, Train, Worker
 from hsfl.errors import InputError
 from hsfl.frameworks.copy_per_client import FSL, HSFL
 from hsfl.models.state import Packed
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer, train_run
+from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.training.aggregate import sum_memory
 from tests.engines.runs import DROPS, begun, command, config, ctrl_c, losses, model_bytes, session_of, until
 from tests.laws.bench import make_task

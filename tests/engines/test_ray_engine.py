@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import train_run
+from hsfl.runs.run_folder.folder import RunFolder
 from tests.engines import namespaces
 from tests.engines.runs import DROPS, begun, command, config, ctrl_c, losses, model_bytes, until
 from tests.naming import names

@@ -12,8 +12,8 @@ from hsfl.config import with_changes
 from hsfl.experiments import norms
 from hsfl.experiments.norms import NormTest, NormTraining, points_lost, pooled, read_tests, training_config, write_tests
 from hsfl.experiments.table1.traces import Together
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import train_run
+from hsfl.runs.run_folder.folder import RunFolder
 from tests.laws.bench import make_task
 from tests.naming import names
 from tests.small_runs import hsfl, refused

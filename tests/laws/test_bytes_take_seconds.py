@@ -9,7 +9,7 @@ import pytest
 from hsfl.config import read_config
 from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
-from hsfl.planning.participation import choose_clients
+from hsfl.planning.rounds.participation import choose_clients
 from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import prepare
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from hsfl.config import parse_config, read_config
-from hsfl.planning import allocators
+from hsfl.planning.rounds import allocators
 from hsfl.planning.world import measured_cost
 from hsfl.report.page.page import write_page
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import train_run
+from hsfl.runs.run_folder.folder import RunFolder
 from tests.small_runs import read_strictly
 
 WORDS = ["model.name=cnn", "model.input=[1,8,8]", "data.limit=150", "data.limit_test=20", "data.partition=dirichlet"]

@@ -9,7 +9,7 @@ from hsfl.config import RunConfig, read_config
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.locfedmix import _smashed_shape
 from hsfl.models.cost_table import measure_module
-from hsfl.planning.participation import choose_clients
+from hsfl.planning.rounds.participation import choose_clients
 from hsfl.rng import stream
 from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import prepare

@@ -11,12 +11,12 @@ from hsfl.framework_table import register_framework
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.cpsl import CPSL
 from hsfl.network.clock import timeline
-from hsfl.planning.allocators import Even, Job
-from hsfl.planning.cpsl_policy import GreedyTurns, deal, filled_bits
-from hsfl.planning.participation import choose_clients
-from hsfl.runs.folder import RunFolder
+from hsfl.planning.rounds.allocators import Even, Job
+from hsfl.planning.rounds.cpsl_policy import GreedyTurns, deal, filled_bits
+from hsfl.planning.rounds.participation import choose_clients
 from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import Bench, prepare
+from hsfl.runs.run_folder.folder import RunFolder
 from tests.plugins.files import unload
 from tests.small_runs import hsfl
 

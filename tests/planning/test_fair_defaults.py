@@ -11,12 +11,12 @@ from hsfl.errors import InputError
 from hsfl.framework_table import METHODS, method
 from hsfl.planning.cuts import fastest_one_cut
 from hsfl.planning.fair_defaults import without_auto
-from hsfl.planning.participation import CutTask
-from hsfl.planning.round_clock import RoundClock
+from hsfl.planning.rounds.participation import CutTask
+from hsfl.planning.rounds.round_clock import RoundClock
 from hsfl.planning.world import count_batches
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import train_run
 from hsfl.runs.prepare import prepare
+from hsfl.runs.run_folder.folder import RunFolder
 from tests.naming import raises
 from tests.small_runs import TINY
 
@@ -78,7 +78,7 @@ def sampled_rounds_s(config: RunConfig, cut: int) -> float:
     config = config.model_copy(update={"fleet": config.fleet.model_copy(update={"one_cut": cut})})
     bench = prepare(config)
     clusters = bench.task.arranged.clusters
-    from hsfl.planning.round_clock import Extras
+    from hsfl.planning.rounds.round_clock import Extras
 
     extras = Extras(clusters=clusters) if clusters else None
     clock = RoundClock(

@@ -9,10 +9,10 @@ import pytest
 
 from hsfl.config import RunConfig, read_config
 from hsfl.frameworks import find_framework
-from hsfl.planning.participation import choose_clients
-from hsfl.runs.folder import RunFolder
+from hsfl.planning.rounds.participation import choose_clients
 from hsfl.runs.loop import make_clock, train_run
 from hsfl.runs.prepare import prepare
+from hsfl.runs.run_folder.folder import RunFolder
 from tests.small_runs import PLAIN
 
 WORDS = [*PLAIN, "framework=fsl", "model.name=mlp", "data.limit=120", "data.limit_test=40", "fleet.num_clients=3"]

@@ -15,7 +15,7 @@ from hsfl.allocation.cuts.search import CutSettings, search_cuts
 from hsfl.allocation.exact import exact
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.runs import loop
-from hsfl.runs.folder import RunFolder
+from hsfl.runs.run_folder.folder import RunFolder
 from tests.naming import names
 from tests.report.fabricated import data_in
 from tests.small_runs import hsfl, tiny

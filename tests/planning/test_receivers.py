@@ -9,7 +9,7 @@ import pytest
 import hsfl
 from hsfl.allocation.policy_table import POLICIES
 from hsfl.config import read_config
-from hsfl.planning.round_clock import RoundClock
+from hsfl.planning.rounds.round_clock import RoundClock
 from hsfl.planning.world import world_of
 from tests.planning.test_radio_round import COST, WORDS
 

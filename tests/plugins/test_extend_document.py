@@ -20,9 +20,9 @@ from hsfl.frameworks.framework import State
 from hsfl.models.state import UnitState
 from hsfl.models.zoo import MODELS
 from hsfl.runs import loop
-from hsfl.runs.checkpoint import load_tensors
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
+from hsfl.runs.run_folder.checkpoint import load_tensors
+from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.tasks import TASKS
 from tests.naming import names, raises
 from tests.plugins.files import BLOCKS, COMMANDS, twice, unload, write

@@ -22,10 +22,10 @@ from hsfl.frameworks.copy_per_client import HSFL, Shard
 from hsfl.frameworks.framework import State, Task
 from hsfl.frameworks.hooks import HOOKS, ClientTurn, ServerTurn
 from hsfl.models.state import UnitState, load_state
-from hsfl.runs.checkpoint import load_tensors
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock, train_run
 from hsfl.runs.prepare import prepare
+from hsfl.runs.run_folder.checkpoint import load_tensors
+from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.training.step import Part
 from tests.engines.test_process_engine import Killer
 from tests.laws.bench import make_task, train

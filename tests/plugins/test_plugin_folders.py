@@ -11,8 +11,8 @@ from hsfl.errors import InputError
 from hsfl.report.comparison_summary import read_comparison
 from hsfl.report.plots import learning_figure
 from hsfl.runs import loop
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.from_plan import as_planned, read_plan
+from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.studies.compare_runs import run_or_resume
 from tests.naming import names, raises
 from tests.plugins.files import unload, write

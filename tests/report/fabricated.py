@@ -14,8 +14,8 @@ from hsfl.framework_table import METHODS
 from hsfl.network import clock
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.network.latency import Phases
-from hsfl.runs.folder import RunFolder
-from hsfl.runs.records import RoundRecord
+from hsfl.runs.run_folder.folder import RunFolder
+from hsfl.runs.run_folder.records import RoundRecord
 
 
 def record(round: int = 1, accuracy: float | None = 0.5, **changes: Any) -> RoundRecord:

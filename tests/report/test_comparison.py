@@ -13,7 +13,7 @@ from hsfl.report.comparison import CSV_FIELDS
 from hsfl.report.comparison_summary import gain_sentences, read_comparison, summarise_runs
 from hsfl.report.curves import Estimate
 from hsfl.report.tables import interval_text
-from hsfl.runs.folder import RunFolder, run_path
+from hsfl.runs.run_folder.folder import RunFolder, run_path
 from tests.naming import raises
 from tests.report.fabricated import record, records, write_run
 

@@ -17,7 +17,7 @@ import pytest
 from hsfl.errors import InputError
 from hsfl.files import write_json
 from hsfl.report.watch import make_server, unseen_data
-from hsfl.runs.folder import RunFolder
+from hsfl.runs.run_folder.folder import RunFolder
 from tests.naming import names, raises
 from tests.report.fabricated import record, records, write_run
 

@@ -10,7 +10,7 @@ import hsfl
 from hsfl.config import read_config
 from hsfl.errors import InputError
 from hsfl.runs.client_data import client_names, data_notes, divide_samples, expected_samples, read_data
-from hsfl.runs.folder import RunFolder
+from hsfl.runs.run_folder.folder import RunFolder
 from tests.naming import names, raises
 from tests.report.fabricated import data_in
 

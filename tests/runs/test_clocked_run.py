@@ -15,11 +15,11 @@ from hsfl.network import history
 from hsfl.network.channel import draw_rounds
 from hsfl.network.latency import client_round_s
 from hsfl.planning.cuts import _phases
-from hsfl.planning.participation import choose_clients
+from hsfl.planning.rounds.participation import choose_clients
 from hsfl.report.compared_runs import read_run
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer, make_clock, train_run
 from hsfl.runs.prepare import prepare
+from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.studies.compare_runs import run_contenders
 from tests.naming import names, raises
 from tests.small_runs import PLAIN

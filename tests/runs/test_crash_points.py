@@ -11,8 +11,8 @@ import torch
 
 from hsfl.files import SCRATCH
 from hsfl.runs import loop
-from hsfl.runs.checkpoint import load_tensors
-from hsfl.runs.folder import RunFolder
+from hsfl.runs.run_folder.checkpoint import load_tensors
+from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.studies.compare_runs import run_or_resume
 from tests.small_runs import tiny
 

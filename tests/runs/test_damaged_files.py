@@ -23,7 +23,7 @@ from hsfl.network import devices, history
 from hsfl.network.channel import RoundDraw
 from hsfl.report.comparison_summary import read_comparison
 from hsfl.runs import loop
-from hsfl.runs.checkpoint import load_tensors, save_tensors
+from hsfl.runs.run_folder.checkpoint import load_tensors, save_tensors
 from hsfl.runs.studies.compare_runs import run_contenders
 from tests.naming import names, raises
 from tests.runs.damage import damaged, edit_text

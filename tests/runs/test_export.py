@@ -11,8 +11,8 @@ from hsfl.models.zoo import build
 from hsfl.runs import loop
 from hsfl.runs.client_data import read_data
 from hsfl.runs.export import evaluate_folder, export_folder, load_model, stored_config
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import make_images
+from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.training.evaluation import evaluate_model
 from tests.naming import names
 from tests.small_runs import refused, tiny

@@ -13,10 +13,10 @@ from hsfl.engines.engine import Inline
 from hsfl.errors import InputError
 from hsfl.framework_table import METHODS
 from hsfl.models.zoo import build
-from hsfl.planning import participation
+from hsfl.planning.rounds import participation
 from hsfl.runs import loop
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
+from hsfl.runs.run_folder.folder import RunFolder
 from tests.naming import raises
 from tests.small_runs import numbers, read_strictly, tiny
 

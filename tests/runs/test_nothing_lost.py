@@ -17,8 +17,8 @@ from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.files import SCRATCH
 from hsfl.runs import loop
-from hsfl.runs.checkpoint import load_tensors, save_tensors
-from hsfl.runs.folder import LOCK, RunFolder, holds_something, lock_file
+from hsfl.runs.run_folder.checkpoint import load_tensors, save_tensors
+from hsfl.runs.run_folder.folder import LOCK, RunFolder, holds_something, lock_file
 from hsfl.runs.studies.compare_runs import run_or_resume
 from tests.naming import raises
 from tests.small_runs import tiny
@@ -74,7 +74,7 @@ def test_a_lock_that_was_removed_counts_for_nothing(tmp_path: Path) -> None:
     code = """
 import sys, time
 from pathlib import Path
-from hsfl.runs.folder import RunFolder, holds_something
+from hsfl.runs.run_folder.folder import RunFolder, holds_something
 from hsfl.errors import InputError
 folder, mark, end = RunFolder(sys.argv[1]), Path(sys.argv[2]), time.time() + 2.0
 entered = 0
@@ -168,7 +168,7 @@ def test_what_a_kill_amid_tensors_leaves_is_cleared(tmp_path: Path) -> None:
     code = f"""
 import resource, signal, torch
 from pathlib import Path
-from hsfl.runs.checkpoint import save_tensors
+from hsfl.runs.run_folder.checkpoint import save_tensors
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

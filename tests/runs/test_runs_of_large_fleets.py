@@ -12,15 +12,15 @@ from hsfl.config import read_config
 from hsfl.errors import InputError
 from hsfl.network.devices import MANY_CLIENTS
 from hsfl.planning.cuts import choose_cuts
-from hsfl.planning.participation import CutTask
-from hsfl.planning.round_clock import RoundClock
+from hsfl.planning.rounds.participation import CutTask
+from hsfl.planning.rounds.round_clock import RoundClock
 from hsfl.planning.world import world_of
 from hsfl.report.page.page import write_page
 from hsfl.report.page.page_words import setting_text
 from hsfl.runs import write_records
-from hsfl.runs.folder import RunFolder, record_line
 from hsfl.runs.loop import train_run
 from hsfl.runs.prepare import prepare
+from hsfl.runs.run_folder.folder import RunFolder, record_line
 from tests.naming import names
 from tests.planning.test_radio_round import COST
 from tests.small_runs import tiny

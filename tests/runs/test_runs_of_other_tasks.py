@@ -17,10 +17,10 @@ from hsfl.deploy.model_kit import make_kit
 from hsfl.errors import InputError
 from hsfl.framework_table import METHODS
 from hsfl.report.comparison_summary import gain_sentences, read_comparison
+from hsfl.runs.checks.unused_settings import refuse_unused
 from hsfl.runs.export import evaluate_folder, export_folder
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
-from hsfl.runs.unused_settings import refuse_unused
+from hsfl.runs.run_folder.folder import RunFolder
 from tests.naming import names, raises
 from tests.plugins.files import unload
 from tests.small_runs import hsfl as command

@@ -13,9 +13,9 @@ from hsfl.frameworks import find_framework
 from hsfl.network.latency import Phases
 from hsfl.network.norm_estimation import estimation_s
 from hsfl.runs.export import evaluate_folder
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock, train_run
 from hsfl.runs.prepare import prepare
+from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.studies.shared_training import take_over
 from tests.naming import names
 from tests.small_runs import numbers, read_strictly, refused, tiny, tiny_words

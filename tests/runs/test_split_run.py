@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import hsfl
 from hsfl.runs.export import evaluate_folder, export_folder, load_model
-from hsfl.runs.folder import RunFolder
+from hsfl.runs.run_folder.folder import RunFolder
 from tests.plugins.files import unload
 
 CUTS = [1, 3, 2]

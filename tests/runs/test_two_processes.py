@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hsfl.runs import loop
-from hsfl.runs.folder import LOCK
+from hsfl.runs.run_folder.folder import LOCK
 from tests.naming import names
 from tests.small_runs import assert_same_run, tiny, tiny_words
 from tests.small_runs import hsfl as here

@@ -15,12 +15,12 @@ from hsfl.config import OWN_DATA, OWN_MODEL, RunConfig, flatten, read_config, wi
 from hsfl.data.from_python import dataset_digest
 from hsfl.data.registry import Dataset
 from hsfl.errors import InputError
+from hsfl.runs.checks.unused_settings import refuse_unused, refuse_unused_by_contenders
 from hsfl.runs.from_plan import PlannedCuts, as_planned, read_plan
-from hsfl.runs.unused_settings import refuse_unused, refuse_unused_by_contenders
 
 if TYPE_CHECKING:
     from hsfl.models.units import SplitModel
-    from hsfl.planning.fleet_plan import Plan
+    from hsfl.planning.plans.fleet_plan import Plan
 
 Config = RunConfig | str | Path | None
 Plugins = str | Path | Iterable[str | Path]

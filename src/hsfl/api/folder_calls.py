@@ -11,9 +11,9 @@ from hsfl.report.comparison_summary import read_comparison
 from hsfl.report.page.page import PAGE_NAME
 from hsfl.report.page.page_sources import refuse_empty
 from hsfl.report.sweep_results import read_sweep
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.from_plan import PLAN_FILE
-from hsfl.runs.write_records import summarise
+from hsfl.runs.run_folder.folder import RunFolder
+from hsfl.runs.run_folder.write_records import summarise
 
 if TYPE_CHECKING:
     from hsfl.api.plan_calls import PlanResult

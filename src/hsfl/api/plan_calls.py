@@ -15,7 +15,7 @@ from hsfl.files import read_record
 from hsfl.formats import percent, seconds
 from hsfl.models.cost_table import CostTable
 from hsfl.planning.fleet_from_file import with_fleet_file
-from hsfl.planning.fleet_plan import Plan, make_plan
+from hsfl.planning.plans.fleet_plan import Plan, make_plan
 from hsfl.planning.world import World, make_world, world_of
 from hsfl.report.compared_runs import CheckedPlan
 from hsfl.report.page.page import PAGE_NAME, write_page

@@ -29,7 +29,7 @@ from hsfl.runs.studies.contenders import labels_of
 from hsfl.runs.studies.run_many import ConsoleShow
 
 if TYPE_CHECKING:
-    from hsfl.planning.fleet_plan import Plan
+    from hsfl.planning.plans.fleet_plan import Plan
 
 
 def run(

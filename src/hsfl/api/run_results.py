@@ -16,10 +16,10 @@ from hsfl.report.gantt import gantt_figure
 from hsfl.report.plots import learning_figure
 from hsfl.report.sweep_figure import sweep_figure
 from hsfl.report.sweep_results import Sweep, default_metrics
-from hsfl.runs.folder import RunFolder
-from hsfl.runs.records import RoundRecord
-from hsfl.runs.round_tables import phase_table, round_table
-from hsfl.runs.write_records import Summary
+from hsfl.runs.run_folder.folder import RunFolder
+from hsfl.runs.run_folder.records import RoundRecord
+from hsfl.runs.run_folder.round_tables import phase_table, round_table
+from hsfl.runs.run_folder.write_records import Summary
 from hsfl.training.evaluation import Quality
 
 if TYPE_CHECKING:

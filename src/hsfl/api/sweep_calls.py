@@ -13,11 +13,11 @@ from hsfl.report.comparison_summary import check_target
 from hsfl.report.figure_style import matplotlib
 from hsfl.report.sweep_figure import write_sweep_figures
 from hsfl.report.sweep_results import check_metrics, default_metrics, read_sweep
+from hsfl.runs.checks.unused_settings import refuse_unused_by_contenders
 from hsfl.runs.client_data import expected_task
 from hsfl.runs.studies.grid import check_contenders, read_grid
 from hsfl.runs.studies.run_many import ConsoleShow
 from hsfl.runs.studies.sweep_runs import run_sweep
-from hsfl.runs.unused_settings import refuse_unused_by_contenders
 
 
 def sweep(

@@ -85,9 +85,9 @@ def compare_command(
         from hsfl.config import read_config
         from hsfl.framework_table import COMPARED
         from hsfl.report.comparison_summary import check_target, gain_sentences, read_comparison
+        from hsfl.runs.checks.unused_settings import refuse_unused_by_contenders
         from hsfl.runs.client_data import expected_task
         from hsfl.runs.studies.contenders import contender, labels_of
-        from hsfl.runs.unused_settings import refuse_unused_by_contenders
 
         contenders = frameworks or list(COMPARED)
         all_changes = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]

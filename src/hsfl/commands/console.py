@@ -166,13 +166,16 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+COMPILING = "the optimiser is compiled first, once after an installation: about a minute"
+
+
 def say_compiling(console: Console, policies: Iterable[str]) -> None:
     """Tell people why the first use of the optimiser takes longer, where one of the policies needs it."""
     if any(policy != "even" for policy in policies) and find_spec("numba") is not None:
         from hsfl.allocation.numba_cache import is_cold  # here, because numba takes seconds to load
 
         if is_cold():
-            console.print("the optimiser is compiled first, once after an installation: about a minute")
+            console.print(COMPILING)
 
 
 def need_plan_extra() -> None:

@@ -103,7 +103,7 @@ def plan_command(
     with one_line_errors():
         from hsfl.config import read_config
         from hsfl.planning.world import world_of
-        from hsfl.runs.unused_settings import refuse_unused
+        from hsfl.runs.checks.unused_settings import refuse_unused
 
         all_changes = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir is not None else [])]
         settings = read_config(config, all_changes, plugin or ())
@@ -187,7 +187,7 @@ def _check_cost(
 def _plan_fleet(settings: "RunConfig", world: "World", survey: "Survey", out: Path | None, as_json: bool) -> None:
     """Search the cuts, keep the plan and its page in the folder `out` if there is one, and show the plan."""
     from hsfl.planning.fleet_from_file import with_fleet_file
-    from hsfl.planning.fleet_plan import make_plan
+    from hsfl.planning.plans.fleet_plan import make_plan
     from hsfl.report.page.page_words import describe_plan
     from hsfl.runs.from_plan import check_plan_folder, keep_plan
 
@@ -226,7 +226,7 @@ def _plan_device(
     settings: "RunConfig", world: "World", device: dict[str, float], samples_per_client: int, as_json: bool
 ) -> None:
     """Say what every cut costs the device and which one is the fastest; the command fails if no cut fits."""
-    from hsfl.planning.fleet_plan import device_table
+    from hsfl.planning.plans.fleet_plan import device_table
 
     train = settings.train
     trained_samples = float(samples_of_round(samples_per_client, train.batch_size, train.local_epochs))

@@ -106,8 +106,8 @@ def _run_config(
 ) -> "RunConfig":
     """The config of a run. resumed_folder: the folder of the run to go on with."""
     from hsfl.config import read_config
+    from hsfl.runs.checks.unused_settings import refuse_unused
     from hsfl.runs.from_plan import as_planned, read_plan
-    from hsfl.runs.unused_settings import refuse_unused
 
     if resume and resumed_folder is None:
         raise InputError("--resume needs --out, the folder of the run to go on with")
@@ -131,7 +131,7 @@ def _run_config(
 
 
 def _say_end(summary: Any, folder: Path, page: Path | None) -> None:
-    from hsfl.runs.folder import RunFolder
+    from hsfl.runs.run_folder.folder import RunFolder
 
     if summary.best is not None:
         metric = next(metric for metric in RunFolder(folder).metrics() if metric.name == summary.metric)
@@ -157,7 +157,7 @@ def evaluate_command(
     """Test the model of a run on the test samples."""
     with one_line_errors():
         from hsfl.runs.export import evaluate_folder
-        from hsfl.runs.folder import RunFolder
+        from hsfl.runs.run_folder.folder import RunFolder
 
         load_plugins(plugin)
         quality, classes = evaluate_folder(folder, which, data_dir)

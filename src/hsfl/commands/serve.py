@@ -13,7 +13,7 @@ from hsfl.formats import percent
 
 if TYPE_CHECKING:
     from hsfl.deploy.logs import Log
-    from hsfl.runs.records import RoundRecord
+    from hsfl.runs.run_folder.records import RoundRecord
 
 commands = typer.Typer()
 serving = typer.Typer(no_args_is_help=True, help="Run a server of a deployment on real machines.")

@@ -91,10 +91,10 @@ def sweep_command(
         from hsfl.report.figure_style import matplotlib
         from hsfl.report.sweep_figure import write_sweep_figures
         from hsfl.report.sweep_results import check_metrics, default_metrics, read_sweep
+        from hsfl.runs.checks.unused_settings import refuse_unused_by_contenders
         from hsfl.runs.client_data import expected_task
         from hsfl.runs.studies.contenders import contender
         from hsfl.runs.studies.grid import check_contenders, read_grid
-        from hsfl.runs.unused_settings import refuse_unused_by_contenders
 
         source, fields = (arguments[0], arguments[1:]) if _is_config(arguments[0]) else (None, arguments)
         all_changes = [*(changes or []), *([f"data.dir={quoted(str(data_dir))}"] if data_dir else [])]

@@ -2,7 +2,7 @@
 
 `sections` lists every field with its default, `options` those of single frameworks and models. `reading` reads presets, files and changes;
 `field_names` lists all names (`hsfl.errors` says what is wrong with one); `document` writes docs/settings.md. The presets themselves lie in `hsfl/presets`;
-quantities such as 5GHz are read by `hsfl/quantities.py`. Which settings would do nothing in a run is found in `runs/unused_settings.py`.
+quantities such as 5GHz are read by `hsfl/quantities.py`. Which settings would do nothing in a run is found in `runs/checks/unused_settings.py`.
 """
 
 from hsfl.config.options import OptionsConfig

@@ -16,8 +16,8 @@ from hsfl.config import parse_config
 from hsfl.deploy.trust.authority import Authority
 from hsfl.errors import InputError
 from hsfl.files import write_atomic
-from hsfl.runs.folder import RunFolder, holds_something
-from hsfl.runs.records import RoundRecord
+from hsfl.runs.run_folder.folder import RunFolder, holds_something
+from hsfl.runs.run_folder.records import RoundRecord
 
 CLIENTS = ("ward-1", "ward-2", "ward-3", "ward-4")
 RUN: dict[str, Any] = {

@@ -33,9 +33,9 @@ from hsfl.files import writing
 from hsfl.models.cost_table import measure_cost
 from hsfl.planning.world import OPTIMIZER_STATES
 from hsfl.runs.client_data import read_data, sample_facts
-from hsfl.runs.folder import LOCK, RunFolder, check_same_run, lock_file
 from hsfl.runs.prepare import input_shape, make_images
-from hsfl.runs.write_records import Summary
+from hsfl.runs.run_folder.folder import LOCK, RunFolder, check_same_run, lock_file
+from hsfl.runs.run_folder.write_records import Summary
 from hsfl.training.speed import training_speed
 
 SPEED_S = 0.5  # for which the main server measures its own speed

@@ -9,7 +9,7 @@ from hsfl.deploy.model_kit import ModelKit
 from hsfl.errors import InputError
 from hsfl.files import clear_scratch
 from hsfl.models.state import UnitState
-from hsfl.runs.checkpoint import load_tensors, save_tensors
+from hsfl.runs.run_folder.checkpoint import load_tensors, save_tensors
 
 FILE_NAME = re.compile(r"round-(\d{1,9})\.safetensors")
 KEPT_ROUNDS = 2  # rounds

@@ -14,8 +14,8 @@ from hsfl.errors import InputError
 from hsfl.files import read_record, write_atomic, write_json
 from hsfl.report.curves import Estimate
 from hsfl.report.tables import SummaryTable, ValueCell, scaled_estimate
-from hsfl.runs.environment import environment
-from hsfl.runs.folder import holds_something
+from hsfl.runs.run_folder.environment import environment
+from hsfl.runs.run_folder.folder import holds_something
 
 SCALES = ("smoke", "quick", "full")
 UNREADABLE = (  # what a damaged CSV raises

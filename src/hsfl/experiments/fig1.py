@@ -18,14 +18,14 @@ from hsfl.formats import all_rounded, seconds
 from hsfl.framework_table import PROPOSED, method
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.planning.cuts import choose_cuts, choose_one_cut
-from hsfl.planning.participation import CutTask
-from hsfl.planning.round_clock import RoundClock
+from hsfl.planning.rounds.participation import CutTask
+from hsfl.planning.rounds.round_clock import RoundClock
 from hsfl.planning.world import OPTIMIZER_STATES, World, count_batches, measured_cost, world_of
 from hsfl.report.compared_runs import display_name
 from hsfl.report.figure_style import save_figure
 from hsfl.report.gantt import gantt_of_rounds, waiting_spans
 from hsfl.report.tables import SummaryTable, markdown_rows
-from hsfl.runs.records import AllocationNote, RoundRecord
+from hsfl.runs.run_folder.records import AllocationNote, RoundRecord
 
 SMALL = ("fleet.num_clients=5", "fleet.cuts=planned", "fleet.one_cut=max_cut", "allocation.policy=own")
 HOW = {

@@ -22,8 +22,8 @@ from hsfl.files import write_csv
 from hsfl.report.tables import SummaryTable, ValueCell, markdown_rows
 from hsfl.rng import stream
 from hsfl.runs.client_data import read_data
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.progress import Observer
+from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.studies.compare_runs import has_ended, run_or_resume
 from hsfl.runs.studies.run_many import Piece, run_all
 

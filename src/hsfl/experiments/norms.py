@@ -48,10 +48,10 @@ from hsfl.models.state import UnitState
 from hsfl.report.curves import estimate, half_width
 from hsfl.report.figure_style import FAINT, STYLE, add_side_legend, matplotlib, save_figure
 from hsfl.report.tables import SummaryTable, markdown_rows, spread_note
-from hsfl.runs.checkpoint import load_tensors
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
 from hsfl.runs.progress import Observer
+from hsfl.runs.run_folder.checkpoint import load_tensors
+from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.studies.compare_runs import run_or_resume
 from hsfl.runs.studies.run_many import Piece, run_all
 from hsfl.training.norm_statistics import Estimator, Moments, NormBatches, NormLayers

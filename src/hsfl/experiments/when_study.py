@@ -26,7 +26,7 @@ from hsfl.formats import duration, took
 from hsfl.models.cost_table import CostTable
 from hsfl.planning.world import count_batches, model_cost, world_of
 from hsfl.rng import stream
-from hsfl.runs.records import Index, Positive
+from hsfl.runs.run_folder.records import Index, Positive
 from hsfl.runs.studies.process_pool import in_processes
 
 Array = np.ndarray
@@ -208,8 +208,8 @@ def _solve_fleet_task(task: FleetTask, cost: CostTable) -> FleetAnswer:
     from hsfl.allocation.cuts.search import best_single_cut, search_cuts, single_cuts
     from hsfl.allocation.stage.stage_answer import TimeLimit
     from hsfl.allocation.stage.subset_dp import few_subchannels
-    from hsfl.planning.participation import CutTask
     from hsfl.planning.policy_cuts import cut_request
+    from hsfl.planning.rounds.participation import CutTask
     from hsfl.planning.world import scenario_of_round
 
     began, config = time.perf_counter(), task.config

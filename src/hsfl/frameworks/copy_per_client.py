@@ -40,7 +40,7 @@ from hsfl.frameworks.hooks import (
     swapped_bytes,
 )
 from hsfl.models.state import Packed, TensorsByClient, UnitState, joined_view
-from hsfl.planning.round_clock import Extras
+from hsfl.planning.rounds.round_clock import Extras
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.link import Link, LinkBytes, Losses
 from hsfl.training.roles import Client, EdgeServer, MainServer, Session, count_both

@@ -12,8 +12,8 @@ from hsfl.config import RunConfig
 from hsfl.frameworks.framework import Arrangement, RoundResult, State, Task, shared_cut
 from hsfl.frameworks.in_step import InStep
 from hsfl.network.clusters import random_clusters
-from hsfl.planning.cpsl_policy import choose_clusters, plan_one_cut, plans_one_cut
-from hsfl.planning.round_clock import Extras
+from hsfl.planning.rounds.cpsl_policy import choose_clusters, plan_one_cut, plans_one_cut
+from hsfl.planning.rounds.round_clock import Extras
 from hsfl.planning.world import World
 from hsfl.rng import stream
 

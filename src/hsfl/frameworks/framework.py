@@ -16,8 +16,8 @@ from hsfl.data.passes import RoundSteps
 from hsfl.errors import InputError
 from hsfl.models.state import Layout, TensorsByClient, UnitState
 from hsfl.models.units import SplitModel
-from hsfl.planning import participation
-from hsfl.planning.round_clock import Extras
+from hsfl.planning.rounds import participation
+from hsfl.planning.rounds.round_clock import Extras
 from hsfl.planning.world import World
 from hsfl.training.batches import ClientData, Feed, PlannedBatch, no_observer
 from hsfl.training.link import Link, LinkBytes

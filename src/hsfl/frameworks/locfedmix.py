@@ -20,7 +20,7 @@ from hsfl.frameworks.in_step import InStep, Keys, Tensors, Work
 from hsfl.models.cost_table import measure_module
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
-from hsfl.planning.round_clock import Extras
+from hsfl.planning.rounds.round_clock import Extras
 from hsfl.rng import stream, torch_seed
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.link import Link

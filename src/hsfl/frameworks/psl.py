@@ -9,7 +9,7 @@ from hsfl.config import RunConfig
 from hsfl.frameworks.framework import State, Task, join
 from hsfl.frameworks.in_step import InStep, Tensors, Work
 from hsfl.models.state import UnitState
-from hsfl.planning.round_clock import Extras
+from hsfl.planning.rounds.round_clock import Extras
 from hsfl.training.link import Link
 from hsfl.training.step import Part
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from hsfl.config import RunConfig
 from hsfl.frameworks.framework import FrameworkBase, RoundResult, State, Task, copied, shared_cut
 from hsfl.models.state import UnitState
-from hsfl.planning.round_clock import Extras
+from hsfl.planning.rounds.round_clock import Extras
 from hsfl.training.link import Link, Losses
 from hsfl.training.roles import Session
 from hsfl.training.step import apply_gradient_on_client

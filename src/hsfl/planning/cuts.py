@@ -9,10 +9,10 @@ from hsfl.network.clock import timeline
 from hsfl.network.devices import MANY_CLIENTS, Fleet
 from hsfl.network.even_allocation import even_phases, psl_batch_sizes
 from hsfl.network.latency import Phases, client_round_s, round_s
-from hsfl.planning.allocators import Even, Job, own_policy
-from hsfl.planning.cpsl_policy import choose_clusters, plans_one_cut
 from hsfl.planning.large_fleet_cuts import own_fastest_cuts
-from hsfl.planning.participation import CutTask, is_crowd
+from hsfl.planning.rounds.allocators import Even, Job, own_policy
+from hsfl.planning.rounds.cpsl_policy import choose_clusters, plans_one_cut
+from hsfl.planning.rounds.participation import CutTask, is_crowd
 from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray

@@ -14,9 +14,9 @@ from importlib.util import find_spec
 from hsfl.config import RunConfig
 from hsfl.errors import InputError, install_extra
 from hsfl.framework_table import method
-from hsfl.planning.allocators import own_policy
-from hsfl.planning.cpsl_policy import takes_turns
 from hsfl.planning.cuts import looks_at_cuts
+from hsfl.planning.rounds.allocators import own_policy
+from hsfl.planning.rounds.cpsl_policy import takes_turns
 
 
 def without_auto(config: RunConfig) -> RunConfig:

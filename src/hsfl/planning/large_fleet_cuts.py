@@ -10,7 +10,7 @@ import numpy as np
 from hsfl.allocation.cuts.large_fleets import Crowd, LargeFleet, Loads
 from hsfl.network.channel import Ofdma, RoundDraw
 from hsfl.network.latency import LN2, client_round_s, phases
-from hsfl.planning.participation import CutTask
+from hsfl.planning.rounds.participation import CutTask
 from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray

@@ -8,10 +8,10 @@ from hsfl.allocation.scenario import Scenario
 from hsfl.config import AllocationConfig
 from hsfl.framework_table import PROPOSED
 from hsfl.network.channel import Measured
-from hsfl.planning.allocators import own_policy
 from hsfl.planning.large_fleet_cuts import large_fleet
-from hsfl.planning.measured_round import mean_speed_cuts, measured_rounds
-from hsfl.planning.participation import CutTask, is_crowd
+from hsfl.planning.rounds.allocators import own_policy
+from hsfl.planning.rounds.measured_round import mean_speed_cuts, measured_rounds
+from hsfl.planning.rounds.participation import CutTask, is_crowd
 from hsfl.planning.world import sample_draws, scenario_of_round
 
 

@@ -3,7 +3,7 @@
 A label is a framework's name, `framework,field=value` where a setting is varied, or a name that a person gave; `compare.json`, or
 `sweep.json` beside the points of a sweep, says whose folder is whose, and what people read. A `Run` is a run folder in memory: its rounds
 and how it ended. comparison.json, trace.json and plan.json are read as records that are checked (see `hsfl.files.read_record`);
-the records that a run folder itself holds are in `hsfl.runs.records`.
+the records that a run folder itself holds are in `hsfl.runs.run_folder.records`.
 """
 
 import math
@@ -22,8 +22,8 @@ from hsfl.errors import InputError, known_name
 from hsfl.files import read_record
 from hsfl.framework_table import METHODS, Method, Style, read_style
 from hsfl.report.curves import Curve, curve
-from hsfl.runs.folder import RunFolder, run_path
-from hsfl.runs.records import (
+from hsfl.runs.run_folder.folder import RunFolder, run_path
+from hsfl.runs.run_folder.records import (
     ClientsRecord,
     ContenderRecord,
     ContendersRecord,
@@ -282,7 +282,7 @@ class PlannedClient:
 
 @dataclass(frozen=True)
 class CrowdPlan:
-    """Many clients in plan.json, in a few numbers (`planning.plan_large.PlanCrowd`)."""
+    """Many clients in plan.json, in a few numbers (`planning.plans.plan_large.PlanCrowd`)."""
 
     num_clients: Count
     num_cells: Count

@@ -32,7 +32,7 @@ from hsfl.report.tables import (
     write_summary_tables,
 )
 from hsfl.runs.cuts_and_allocation import allocation_words, cuts_words, how_cuts_were_chosen
-from hsfl.runs.round_tables import ROUND_FIELDS, metric_names, round_row
+from hsfl.runs.run_folder.round_tables import ROUND_FIELDS, metric_names, round_row
 from hsfl.tasks import ACCURACY, BALANCED, Metric
 
 CSV_FIELDS = ("label", "name", "seed", *ROUND_FIELDS)

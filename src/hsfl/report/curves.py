@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hsfl.errors import InputError, known_name
-from hsfl.runs.records import RECORDED, RoundRecord
+from hsfl.runs.run_folder.records import RECORDED, RoundRecord
 from hsfl.tasks import ACCURACY, Metric
 
 Array = np.ndarray

@@ -13,7 +13,7 @@ from hsfl.formats import ENDLESS, seconds
 from hsfl.network.clock import LEVEL, PHASES
 from hsfl.report.compared_runs import display_name, framework_pools_data
 from hsfl.report.figure_style import ALARM, FAINT, INK, STYLE, add_side_legend, escape_dollars, matplotlib
-from hsfl.runs.records import RoundRecord
+from hsfl.runs.run_folder.records import RoundRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -33,8 +33,8 @@ from hsfl.report.tables import (
     spread_note,
     write_summary_tables,
 )
-from hsfl.runs.folder import RunFolder, run_path
-from hsfl.runs.records import ContendersRecord, RoundRecord
+from hsfl.runs.run_folder.folder import RunFolder, run_path
+from hsfl.runs.run_folder.records import ContendersRecord, RoundRecord
 from hsfl.tasks import ACCURACY, DEFAULT, TASKS, Metric
 
 TIMING = "timing.json"  # as hsfl.runs.studies.sweep_runs writes it

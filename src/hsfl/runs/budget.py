@@ -10,7 +10,7 @@ import math
 from itertools import accumulate
 
 from hsfl.formats import seconds
-from hsfl.planning.round_clock import RoundClock, is_tested
+from hsfl.planning.rounds.round_clock import RoundClock, is_tested
 
 
 def fits_budget(clock: RoundClock, round_index: int, start_s: float) -> bool:

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 from hsfl.config import RunConfig
 from hsfl.framework_table import METHODS, Method
-from hsfl.planning.allocators import own_policy
-from hsfl.planning.cpsl_policy import plans_one_cut, takes_turns
 from hsfl.planning.cuts import looks_at_cuts
+from hsfl.planning.rounds.allocators import own_policy
+from hsfl.planning.rounds.cpsl_policy import plans_one_cut, takes_turns
 
 IN_TURNS = {"alone": "in turns", "clusters": "in turns of a cluster"}  # by Timing.turns
 

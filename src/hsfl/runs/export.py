@@ -16,12 +16,12 @@ from hsfl.data.registry import Dataset
 from hsfl.errors import InputError, install_extra, known_name
 from hsfl.files import read_record, write_atomic
 from hsfl.models.units import SplitModel
-from hsfl.runs.checkpoint import load_tensors, save_tensors
 from hsfl.runs.client_data import read_data
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import find_goal, input_shape, make_images, make_model
-from hsfl.runs.provenance import check_plugins
-from hsfl.runs.records import CheckedClients, ClientsRecord
+from hsfl.runs.run_folder.checkpoint import load_tensors, save_tensors
+from hsfl.runs.run_folder.folder import RunFolder
+from hsfl.runs.run_folder.provenance import check_plugins
+from hsfl.runs.run_folder.records import CheckedClients, ClientsRecord
 from hsfl.training.evaluation import Quality, evaluate_model
 
 FORMATS = {"safetensors": "model.safetensors", "torchscript": "model.torchscript.pt", "onnx": "model.onnx"}

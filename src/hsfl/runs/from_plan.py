@@ -15,8 +15,8 @@ from hsfl.config.reading import from_folder
 from hsfl.errors import InputError
 from hsfl.files import read_record, write_json
 from hsfl.framework_table import method
-from hsfl.runs.provenance import keep_inputs
-from hsfl.runs.records import Index
+from hsfl.runs.run_folder.provenance import keep_inputs
+from hsfl.runs.run_folder.records import Index
 
 PLAN_FILE = "plan.json"
 DECIDED = ("fleet.cuts", "allocation.policy")  # settings that a plan decides

@@ -29,18 +29,18 @@ from hsfl.frameworks.framework import Framework, State, checked_round, whole_mod
 from hsfl.models.state import UnitState
 from hsfl.models.units import SplitModel
 from hsfl.network.clock import Timeline
-from hsfl.planning.round_clock import RoundClock, is_tested
-from hsfl.planning.straggler import explain_straggler
+from hsfl.planning.rounds.round_clock import RoundClock, is_tested
+from hsfl.planning.rounds.straggler import explain_straggler
 from hsfl.runs.budget import budget_too_short_note, fits_budget, is_last_round
-from hsfl.runs.checkpoint import save_checkpoint, save_tensors
-from hsfl.runs.folder import RunFolder
-from hsfl.runs.memory_check import check_memory
+from hsfl.runs.checks.memory_check import check_memory
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.progress import Observer
-from hsfl.runs.records import CutsRecord, RoundRecord, standing_after
 from hsfl.runs.resume import Parts, Position, begin_or_resume, resolve_config, resumes_from_checkpoint
-from hsfl.runs.round_tables import write_tables
-from hsfl.runs.write_records import Summary, TensorBoard, make_round_record, summarise
+from hsfl.runs.run_folder.checkpoint import save_checkpoint, save_tensors
+from hsfl.runs.run_folder.folder import RunFolder
+from hsfl.runs.run_folder.records import CutsRecord, RoundRecord, standing_after
+from hsfl.runs.run_folder.round_tables import write_tables
+from hsfl.runs.run_folder.write_records import Summary, TensorBoard, make_round_record, summarise
 from hsfl.training.aggregate import Diverged, PartialSum
 from hsfl.training.evaluation import Quality, mean_quality
 from hsfl.training.link import LinkBytes

@@ -29,15 +29,15 @@ from hsfl.models.units import SplitModel
 from hsfl.models.weights_file import load_init_weights
 from hsfl.models.zoo import build
 from hsfl.network.devices import MANY_CLIENTS
-from hsfl.planning.allocators import policy_of
 from hsfl.planning.cuts import check_cuts, choose_cuts, choose_one_cut
 from hsfl.planning.fair_defaults import without_auto
-from hsfl.planning.participation import CutTask
+from hsfl.planning.rounds.allocators import policy_of
+from hsfl.planning.rounds.participation import CutTask
 from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import torch_seed
+from hsfl.runs.checks.unused_settings import refuse_wherever_given
 from hsfl.runs.client_data import charged_subset_note, client_names, data_notes, divide_samples, read_data
-from hsfl.runs.records import CutsRecord
-from hsfl.runs.unused_settings import refuse_wherever_given
+from hsfl.runs.run_folder.records import CutsRecord
 from hsfl.tasks import check_loss, find_task
 from hsfl.training.batches import Feed, Images, resized
 from hsfl.training.losses import Goal

@@ -14,7 +14,7 @@ from hsfl.config import RunConfig
 from hsfl.formats import duration, percent, seconds, significant
 from hsfl.framework_table import method
 from hsfl.runs.cuts_and_allocation import allocation_words, cuts_words, how_cuts_were_chosen
-from hsfl.runs.records import RoundRecord
+from hsfl.runs.run_folder.records import RoundRecord
 
 
 class Observer:

@@ -20,16 +20,16 @@ from hsfl.models.state import UnitState
 from hsfl.models.units import SplitModel
 from hsfl.planning.fair_defaults import without_auto
 from hsfl.planning.fleet_from_file import fleet_notes
-from hsfl.planning.round_clock import RoundClock
-from hsfl.runs.checkpoint import load_checkpoint
-from hsfl.runs.clock_notes import clock_notes
-from hsfl.runs.environment import check_inputs
-from hsfl.runs.folder import RunFolder, check_same_run
+from hsfl.planning.rounds.round_clock import RoundClock
+from hsfl.runs.checks.clock_notes import clock_notes
 from hsfl.runs.prepare import Bench
 from hsfl.runs.progress import Observer
-from hsfl.runs.provenance import check_plugins
-from hsfl.runs.records import RunStanding
-from hsfl.runs.write_records import clients_record
+from hsfl.runs.run_folder.checkpoint import load_checkpoint
+from hsfl.runs.run_folder.environment import check_inputs
+from hsfl.runs.run_folder.folder import RunFolder, check_same_run
+from hsfl.runs.run_folder.provenance import check_plugins
+from hsfl.runs.run_folder.records import RunStanding
+from hsfl.runs.run_folder.write_records import clients_record
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,6 @@ def _check_same_cuts(folder: RunFolder, cuts: Sequence[int]) -> None:
 def _policy_notes(config: RunConfig) -> list[str]:
     if config.allocation.policy == "even":
         return []
-    from hsfl.planning.policy_allocator import policy_notes  # here, because numba takes seconds to load
+    from hsfl.planning.rounds.policy_allocator import policy_notes  # here, because numba takes seconds to load
 
     return policy_notes(config)

@@ -15,7 +15,7 @@ from hsfl.deploy.model_kit import make_kit
 from hsfl.deploy.settings import MainSettings, run_config
 from hsfl.deploy.wire.client_messages import OwnSpeeds, Ready
 from hsfl.errors import InputError
-from hsfl.planning.participation import choose_clients, choose_present
+from hsfl.planning.rounds.participation import choose_clients, choose_present
 from tests.deploy.fleet import RUN, changed
 from tests.naming import raises
 

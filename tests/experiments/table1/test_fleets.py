@@ -25,11 +25,11 @@ from hsfl.experiments.table1.fleets import (
 )
 from hsfl.experiments.table1.traces import Trace, at_budget, find_trace, read_trace, trace_file_name, trace_fits
 from hsfl.planning.cuts import _phases
-from hsfl.planning.participation import CutTask
 from hsfl.planning.policy_cuts import sampled_scenarios
+from hsfl.planning.rounds.participation import CutTask
 from hsfl.planning.world import count_batches, world_of
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer, train_run
+from hsfl.runs.run_folder.folder import RunFolder
 
 SEED, FLEET = 1, 4
 RESULTS = Path(__file__).parents[3] / "docs" / "results"

@@ -21,9 +21,9 @@ from hsfl.experiments.table1.traces import (
     trace_fits,
     train_ahead,
 )
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import train_run
 from hsfl.runs.progress import Observer
+from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.studies.run_many import Piece, Show
 from tests.small_runs import hsfl
 

@@ -28,8 +28,8 @@ from hsfl.report.page.page_rounds import (
 )
 from hsfl.report.page.page_sources import read_sources
 from hsfl.report.page.page_words import describe_config, policy_sentences, settings_rows
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.prepare import prepare
+from hsfl.runs.run_folder.folder import RunFolder
 from tests.naming import names, raises
 from tests.report.fabricated import a_timeline, data_in, record, records, timed, write_run
 from tests.small_runs import hsfl, refused, tiny, tiny_words

@@ -16,7 +16,7 @@ from hsfl.files import read_json
 from hsfl.network.clock import Why
 from hsfl.report.page.page import write_page
 from hsfl.report.watch import make_server
-from hsfl.runs.folder import RunFolder
+from hsfl.runs.run_folder.folder import RunFolder
 from tests.report.fabricated import a_timeline, record, records, timed, write_run
 from tests.report.page.test_page_sweep import write_sweep
 

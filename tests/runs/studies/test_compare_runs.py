@@ -8,7 +8,7 @@ import pytest
 
 from hsfl.config import with_changes
 from hsfl.errors import InputError
-from hsfl.runs.folder import RunFolder
+from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.studies.compare_runs import contender, run_contenders
 from tests.naming import names, raises
 from tests.report.fabricated import data_in

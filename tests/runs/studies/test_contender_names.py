@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hsfl.errors import InputError
 from hsfl.framework_table import METHODS
-from hsfl.runs.records import ContenderRecord
+from hsfl.runs.run_folder.records import ContenderRecord
 from hsfl.runs.studies.contender_names import name_by_itself, settle_contenders
 from tests.naming import raises
 from tests.small_runs import tiny

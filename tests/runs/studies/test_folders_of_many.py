@@ -7,7 +7,7 @@ import pytest
 from hsfl.errors import InputError
 from hsfl.experiments.common import claim
 from hsfl.files import SCRATCH
-from hsfl.runs.folder import LOCK, RunFolder
+from hsfl.runs.run_folder.folder import LOCK, RunFolder
 from hsfl.runs.studies.compare_runs import run_contenders
 from hsfl.runs.studies.grid import read_grid
 from hsfl.runs.studies.sweep_runs import run_sweep

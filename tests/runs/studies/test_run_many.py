@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hsfl.errors import InputError
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import Observer
+from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.studies.compare_runs import has_ended, run_contenders, run_piece
 from hsfl.runs.studies.run_many import ConsoleShow, Pace, Piece, Show, run_all
 from tests.naming import names, raises

@@ -8,9 +8,9 @@ from pydantic import BaseModel
 
 from hsfl.allocation.cuts.search import METHODS, CutChoice, CutRequest, CutSettings, descent
 from hsfl.plugins import OPTIONS, REGISTERED
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import train_run
 from hsfl.runs.prepare import prepare
+from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.studies.shared_training import learning_key, take_over
 from tests.small_runs import hsfl, numbers, tiny, tiny_words
 

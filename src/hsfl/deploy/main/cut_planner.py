@@ -23,8 +23,8 @@ from hsfl.network.devices import Fleet, Servers, max_cuts
 from hsfl.network.even_allocation import framework_cuts
 from hsfl.network.latency import Rates
 from hsfl.planning.cuts import choose_cuts, choose_one_cut
-from hsfl.planning.participation import CutTask
-from hsfl.planning.round_clock import RoundClock
+from hsfl.planning.rounds.participation import CutTask
+from hsfl.planning.rounds.round_clock import RoundClock
 from hsfl.planning.world import World, count_batches
 
 GAIN = 0.9  # new cuts must make the modelled round shorter than this part of the old one

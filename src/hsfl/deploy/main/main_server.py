@@ -28,8 +28,8 @@ from hsfl.deploy.wire.transport import Backoff, ServedMethod, Stopped, unless_st
 from hsfl.errors import InputError
 from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState
-from hsfl.planning.participation import choose_present
-from hsfl.runs.write_records import Summary
+from hsfl.planning.rounds.participation import choose_present
+from hsfl.runs.run_folder.write_records import Summary
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.roles import Server
 

@@ -24,9 +24,9 @@ from hsfl.files import checked_record
 from hsfl.formats import rounded
 from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState, load_state
-from hsfl.runs.folder import RunFolder
-from hsfl.runs.records import RoundRecord, RunStanding, standing_after
-from hsfl.runs.write_records import Summary
+from hsfl.runs.run_folder.folder import RunFolder
+from hsfl.runs.run_folder.records import RoundRecord, RunStanding, standing_after
+from hsfl.runs.run_folder.write_records import Summary
 from hsfl.training.batches import Images
 from hsfl.training.evaluation import Quality, evaluate_model
 from hsfl.training.link import LinkBytes

@@ -28,7 +28,7 @@ from hsfl.deploy.trust.denylist import read_denylist, write_denylist
 from hsfl.deploy.trust.identity import SERVERS, check_name, host_name, identity_of, role_of, uris
 from hsfl.errors import InputError
 from hsfl.files import write_atomic, writing
-from hsfl.runs.folder import LOCK, lock_file
+from hsfl.runs.run_folder.folder import LOCK, lock_file
 
 CA_DAYS, DAYS, SOON_DAYS = 3650, 365, 30  # lifetimes of CA and certificate; when a certificate "expires soon"
 BACKDATED = timedelta(hours=1)  # clocks of devices differ

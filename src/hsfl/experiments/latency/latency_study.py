@@ -20,7 +20,7 @@ from hsfl.files import read_record, write_json
 from hsfl.formats import duration, took
 from hsfl.models.cost_table import CostTable
 from hsfl.planning.world import OPTIMIZER_STATES, measured_cost, world_of
-from hsfl.runs.records import Index, Number, Positive
+from hsfl.runs.run_folder.records import Index, Number, Positive
 from hsfl.runs.studies.process_pool import in_processes, worthwhile_workers
 
 SIX = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra")  # the paper's
@@ -142,8 +142,8 @@ def solve_latency_point(point: LatencyPoint, cost: CostTable) -> dict[str, Any]:
     from hsfl.allocation.cuts.radio import RadioRounds
     from hsfl.allocation.cuts.search import search_cuts
     from hsfl.allocation.policies import policy  # here, because numba takes seconds to load
-    from hsfl.planning.participation import CutTask
     from hsfl.planning.policy_cuts import cut_request
+    from hsfl.planning.rounds.participation import CutTask
     from hsfl.planning.world import scenario_of_round
 
     config = point.config

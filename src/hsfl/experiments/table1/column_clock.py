@@ -14,7 +14,7 @@ from hsfl.config import ModelConfig, RunConfig, with_changes
 from hsfl.data.registry import FACTS
 from hsfl.experiments.table1.columns import Column
 from hsfl.framework_table import method
-from hsfl.planning.round_clock import RoundClock, is_tested
+from hsfl.planning.rounds.round_clock import RoundClock, is_tested
 from hsfl.planning.world import PluginOptions, World
 
 if TYPE_CHECKING:

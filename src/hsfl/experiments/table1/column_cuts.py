@@ -12,9 +12,9 @@ import numpy as np
 from hsfl.config import RunConfig
 from hsfl.experiments.table1.columns import COLUMNS, Column
 from hsfl.framework_table import method
-from hsfl.planning.allocators import own_policy
 from hsfl.planning.cuts import choose_cuts, choose_one_cut, fastest_cuts, fastest_one_cut
-from hsfl.planning.participation import CutTask
+from hsfl.planning.rounds.allocators import own_policy
+from hsfl.planning.rounds.participation import CutTask
 from hsfl.planning.world import World, count_batches
 
 if TYPE_CHECKING:

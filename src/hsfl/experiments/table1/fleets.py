@@ -30,7 +30,7 @@ from hsfl.files import read_record, write_csv, write_json
 from hsfl.formats import duration, took
 from hsfl.models.cost_table import CostTable
 from hsfl.planning.world import model_cost, world_of
-from hsfl.runs.records import Index, Number, Positive
+from hsfl.runs.run_folder.records import Index, Number, Positive
 from hsfl.runs.studies.process_pool import in_processes, worthwhile_workers
 
 Cuts = Mapping[str, Sequence[int]]  # by column

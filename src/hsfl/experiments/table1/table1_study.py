@@ -26,7 +26,7 @@ from hsfl.experiments.table1.traces import (
     time_to_s,
     train_ahead,
 )
-from hsfl.runs.provenance import names_of
+from hsfl.runs.run_folder.provenance import names_of
 
 FRACTIONS = (0.25, 0.5, 1.0)  # of the budget
 TARGETS = {"ham10000": (0.68, 0.70, 0.72), "cifar10": (0.4, 0.5, 0.6), "mnist": (0.9, 0.95, 0.98), "digits": (0.3,)}

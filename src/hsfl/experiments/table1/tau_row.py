@@ -32,17 +32,17 @@ from hsfl.frameworks.framework import RoundResult
 from hsfl.models.state import read_state
 from hsfl.network.clock import Timeline
 from hsfl.planning.fair_defaults import without_auto
-from hsfl.planning.round_clock import is_tested
+from hsfl.planning.rounds.round_clock import is_tested
 from hsfl.planning.world import world_of
-from hsfl.runs.checkpoint import save_checkpoint
-from hsfl.runs.folder import RunFolder
 from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import prepare
 from hsfl.runs.progress import Observer
-from hsfl.runs.records import RunStanding
+from hsfl.runs.run_folder.checkpoint import save_checkpoint
+from hsfl.runs.run_folder.folder import RunFolder
+from hsfl.runs.run_folder.records import RunStanding
+from hsfl.runs.run_folder.write_records import clients_record, make_round_record
 from hsfl.runs.studies.compare_runs import has_ended, run_or_resume
 from hsfl.runs.studies.run_many import Piece, run_all
-from hsfl.runs.write_records import clients_record, make_round_record
 from hsfl.training.evaluation import Quality
 from hsfl.training.link import LinkBytes
 

@@ -26,9 +26,9 @@ from hsfl.experiments.table1.columns import trace_config
 from hsfl.experiments.table1.learned_settings import learned_settings
 from hsfl.files import write_atomic
 from hsfl.framework_table import method
-from hsfl.runs.folder import RunFolder, path_name, run_path
 from hsfl.runs.progress import Observer
-from hsfl.runs.records import RoundRecord
+from hsfl.runs.run_folder.folder import RunFolder, path_name, run_path
+from hsfl.runs.run_folder.records import RoundRecord
 from hsfl.runs.studies.compare_runs import has_ended, run_or_resume, run_piece
 from hsfl.runs.studies.run_many import Piece, Show, run_all
 

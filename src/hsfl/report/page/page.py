@@ -46,7 +46,7 @@ from hsfl.report.page.page_words import (
     subset_notes,
 )
 from hsfl.report.plots import foreign_styles, frameworks_of, label_band
-from hsfl.runs.records import ClientsRecord, best_round
+from hsfl.runs.run_folder.records import ClientsRecord, best_round
 from hsfl.tasks import Metric
 
 MAX_POINTS = 1000  # of a curve

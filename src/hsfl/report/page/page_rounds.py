@@ -17,7 +17,7 @@ from hsfl.network.clock import PHASES
 from hsfl.report.compared_runs import Run, framework_pools_data
 from hsfl.report.gantt import end_together, named_straggler
 from hsfl.report.page.page_words import straggler_sentence
-from hsfl.runs.records import PER_CLIENT, AllocationNote, RoundCrowd, RoundRecord
+from hsfl.runs.run_folder.records import PER_CLIENT, AllocationNote, RoundCrowd, RoundRecord
 
 Array = np.ndarray
 MAX_CLIENTS = 200  # rows of a chart or table; a page that lists more is not read

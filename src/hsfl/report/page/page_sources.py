@@ -22,8 +22,8 @@ from hsfl.report.compared_runs import (
     usual_order,
 )
 from hsfl.report.sweep_results import Sweep, read_sweep
-from hsfl.runs.folder import RunFolder
-from hsfl.runs.records import ClientsRecord, ContenderRecord
+from hsfl.runs.run_folder.folder import RunFolder
+from hsfl.runs.run_folder.records import ClientsRecord, ContenderRecord
 
 WAY_OUT = "give the folder of a run, of a comparison, of a sweep, or of a plan that was kept with --out"
 DEEPEST = 4  # levels below a folder in which runs are looked for, to name them

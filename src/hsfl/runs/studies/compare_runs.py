@@ -21,13 +21,13 @@ from hsfl.planning.fair_defaults import without_auto
 from hsfl.planning.world import make_world
 from hsfl.runs.budget import budget_for_all_rounds_s
 from hsfl.runs.client_data import read_data
-from hsfl.runs.environment import check_inputs, input_digests
-from hsfl.runs.folder import RunFolder, holds_something, run_path
 from hsfl.runs.loop import make_clock, train_run
 from hsfl.runs.prepare import Bench, input_shape, prepare
 from hsfl.runs.progress import Observer
-from hsfl.runs.provenance import check_plugins
-from hsfl.runs.records import CompareRecord, ContenderRecord, CutsRecord
+from hsfl.runs.run_folder.environment import check_inputs, input_digests
+from hsfl.runs.run_folder.folder import RunFolder, holds_something, run_path
+from hsfl.runs.run_folder.provenance import check_plugins
+from hsfl.runs.run_folder.records import CompareRecord, ContenderRecord, CutsRecord
 from hsfl.runs.studies.contender_names import settle_contenders
 from hsfl.runs.studies.contenders import contender, labels_of
 from hsfl.runs.studies.run_many import Piece, Show, run_all

@@ -15,9 +15,9 @@ from typing import Any
 from hsfl.config import RunConfig, flatten
 from hsfl.errors import InputError
 from hsfl.framework_table import METHODS, PROPOSED
-from hsfl.planning.allocators import own_policy
-from hsfl.runs.folder import plain_name
-from hsfl.runs.records import ContenderRecord
+from hsfl.planning.rounds.allocators import own_policy
+from hsfl.runs.run_folder.folder import plain_name
+from hsfl.runs.run_folder.records import ContenderRecord
 from hsfl.runs.studies.contenders import contender, labels_of, read_contender
 
 POLICY, CUTS, ONE_CUT = "allocation.policy", "fleet.cuts", "fleet.one_cut"  # what is told first

@@ -11,7 +11,7 @@ from typing import Any
 
 from hsfl.config import RunConfig, flatten, set_name, with_changes
 from hsfl.errors import InputError
-from hsfl.runs.folder import path_name
+from hsfl.runs.run_folder.folder import path_name
 from hsfl.runs.studies.contenders import contender, labels_of, read_contender, split_label
 
 EXAMPLE = "network.subchannel_hz=0.5e6,1e6,2e6"

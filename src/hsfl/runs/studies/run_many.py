@@ -14,7 +14,7 @@ from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.formats import duration
 from hsfl.runs.progress import Observer, Warnings, observer, without_numbers
-from hsfl.runs.records import CutsRecord
+from hsfl.runs.run_folder.records import CutsRecord
 from hsfl.runs.studies.process_pool import in_processes
 
 

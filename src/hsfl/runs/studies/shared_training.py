@@ -20,17 +20,17 @@ from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.framework import Framework, RoundResult
 from hsfl.models.units import SplitModel
-from hsfl.planning.round_clock import RoundClock
-from hsfl.planning.straggler import explain_straggler
+from hsfl.planning.rounds.round_clock import RoundClock
+from hsfl.planning.rounds.straggler import explain_straggler
 from hsfl.runs.budget import count_rounds_within_budget, fits_budget
-from hsfl.runs.clock_notes import clock_notes
-from hsfl.runs.folder import RunFolder
+from hsfl.runs.checks.clock_notes import clock_notes
 from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.progress import Observer
-from hsfl.runs.records import Averaged, CutsRecord, RoundRecord
-from hsfl.runs.round_tables import write_tables
-from hsfl.runs.write_records import clients_record, make_round_record, summarise
+from hsfl.runs.run_folder.folder import RunFolder
+from hsfl.runs.run_folder.records import Averaged, CutsRecord, RoundRecord
+from hsfl.runs.run_folder.round_tables import write_tables
+from hsfl.runs.run_folder.write_records import clients_record, make_round_record, summarise
 from hsfl.training.evaluation import Quality
 from hsfl.training.link import LinkBytes
 from hsfl.training.norm_statistics import NormLayers, num_seen

@@ -20,15 +20,15 @@ from hsfl.frameworks import find_framework
 from hsfl.models.units import SplitModel
 from hsfl.planning.fair_defaults import without_auto
 from hsfl.runs.budget import charged_s, fits_budget
+from hsfl.runs.checks.clock_notes import clock_notes
 from hsfl.runs.client_data import read_data
-from hsfl.runs.clock_notes import clock_notes
-from hsfl.runs.environment import check_inputs, input_digests
-from hsfl.runs.folder import RunFolder, holds_something, run_path
 from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import prepare
 from hsfl.runs.progress import Observer
-from hsfl.runs.provenance import check_plugins
-from hsfl.runs.records import ContenderRecord, ContendersRecord
+from hsfl.runs.run_folder.environment import check_inputs, input_digests
+from hsfl.runs.run_folder.folder import RunFolder, holds_something, run_path
+from hsfl.runs.run_folder.provenance import check_plugins
+from hsfl.runs.run_folder.records import ContenderRecord, ContendersRecord
 from hsfl.runs.studies.compare_runs import run_piece, with_one_fleet
 from hsfl.runs.studies.contender_names import settle_contenders
 from hsfl.runs.studies.contenders import contender, labels_of

@@ -1,0 +1,30 @@
+"""What a person should know of a run's simulated seconds before its first round, where the numbers are legal but would mislead."""
+
+from hsfl.framework_table import method
+from hsfl.frameworks.framework import Framework
+from hsfl.planning.plans.unit_slips import unit_note
+from hsfl.planning.rounds.round_clock import RoundClock
+from hsfl.planning.rounds.straggler import explain_straggler
+from hsfl.runs.prepare import Bench
+
+
+def clock_notes(bench: Bench, framework: Framework, clock: RoundClock) -> list[str]:
+    """Whether the clock charges a subset of the data, whether nothing is split, and whether a unit is probably wrong."""
+    config, chosen = bench.task.config, clock.chosen(0)
+    timeline, notes = clock.round(0, chosen)[0], [bench.subset_note, _whole_model_note(bench, framework)]
+    if timeline.kept.any():  # else tau ended the round
+        notes.append(unit_note(config, timeline.round_s, explain_straggler(clock, 0, chosen)))
+    return [note for note in notes if note]
+
+
+def _whole_model_note(bench: Bench, framework: Framework) -> str | None:
+    """A note where a framework that splits the model has every cut at the model's end."""
+    row, num_units = method(bench.task.config.framework), bench.task.num_units
+    splits = row.built_in and row.copy_per_client and row.timing.cut == "any"
+    if not splits or min(framework.cuts) < num_units:
+        return None
+    setting = "fleet.cuts" if row.own_cuts else "fleet.one_cut"
+    alike = "is FL in all but its allocation"
+    if not framework.extras().heads_travel:
+        alike = "averages nothing: each client trains a model of its own"
+    return f"every cut is {num_units}, the model's end, so {row.title} {alike}; lower {setting} to split the model"
