@@ -1,0 +1,152 @@
+"""A round in which the main server is one queue: it serves one batch at a time, whoever's batch that is.
+
+Client k goes round a circle N_k times: forward and upload of the smashed data (`before_s`), the server's step (`serve_s`), download of
+the gradient and backward (`after_s`). After its last batch it uploads its head. A batch that reaches the server while the server is
+busy waits. So the round is made event by event, in `serve_batches`, which is written so that numba can compile it (`allocation.queued_rounds`); here it runs
+as plain Python, since a device has no numba.
+
+Two orders of service, `ORDERS`:
+
+    turns    each client in its turn: the waiting batch with the smallest tag is served, where the tag of a batch is its server seconds after
+             the tag of the batch that was being served when it came, or after its client's last tag if that is later
+    longest  the client with the longest way to go, alone on the server, from this batch to the end of its upload
+
+Neither order is always the better one, and a faster server can make a round longer, as in every queue of this kind.
+
+`least_queued_s` is a lower bound on the seconds of any order of service. Let J be a set of clients. The server works for them for
+sum_J N_k serve_k seconds; it cannot begin before the first of them has sent a batch, and after the last of their batches somebody still
+has to receive the gradient, go backward and upload:
+
+    T >= min_J before_k + sum_J N_k serve_k + min_J (after_k + up_k)
+
+and no client is faster than alone. The best J holds all clients whose `before_s` is at least a and whose rest is at least b, for some a, b.
+
+Legend: K clients, N batches (the last may be a part of a batch).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+Array = np.ndarray
+ORDERS = {"turns": 0, "longest": 1}
+
+
+@dataclass(frozen=True)
+class QueuedWork:
+    """What each client has to do in a round, before anybody waits for anybody: seconds of a whole batch, [K] each."""
+
+    before_s: Array  # forward and upload
+    serve_s: Array  # on the server, alone
+    after_s: Array  # download and backward
+    num_batches: Array
+    up_s: Array  # upload of the head, once
+
+    @property
+    def alone_s(self) -> Array:
+        """When each client ends if the server serves nobody else, [K]."""
+        return self.num_batches * (self.before_s + self.serve_s + self.after_s) + self.up_s
+
+
+@dataclass(frozen=True)
+class QueuedRound:
+    """When each client's part is over, upload included, and how long its batches waited for the server, [K] each."""
+
+    finish_s: Array
+    waited_s: Array
+
+    @property
+    def training_s(self) -> float:
+        return float(self.finish_s.max(initial=0.0))
+
+
+def queued_round(work: QueuedWork, order: str = "turns") -> QueuedRound:
+    """The round, event by event, in plain Python."""
+    return QueuedRound(*serve_batches(*arguments(work), ORDERS[order]))
+
+
+def arguments(work: QueuedWork) -> tuple[Array, ...]:
+    """The arrays that `serve_batches` takes, as floats in memory order."""
+    names = ("before_s", "serve_s", "after_s", "num_batches", "up_s")
+    shape = np.shape(work.num_batches)
+    return tuple(np.array(np.broadcast_to(getattr(work, name), shape), float) for name in names)
+
+
+def serve_batches(
+    before_s: Array, serve_s: Array, after_s: Array, num_batches: Array, up_s: Array, order: int
+) -> tuple[Array, Array]:
+    """When each client ends and how long it waited, [K] each. A client without work for the server never queues."""
+    count = len(num_batches)
+    finish_s, waited_s = np.zeros(count), np.zeros(count)
+    left = num_batches.copy()  # batches that have not reached the server
+    arrival_s = np.full(count, np.inf)  # when the next batch reaches the server
+    tag_s, last_tag_s = np.zeros(count), np.zeros(count)
+    tagged = np.zeros(count, np.bool_)  # whether the waiting batch has its tag
+    num_queueing = 0
+    for k in range(count):
+        if num_batches[k] <= 0.0:
+            continue
+        if serve_s[k] <= 0.0:
+            finish_s[k] = num_batches[k] * (before_s[k] + after_s[k]) + up_s[k]
+            continue
+        arrival_s[k] = min(left[k], 1.0) * before_s[k]
+        num_queueing += 1
+    free_s, serving_tag_s = 0.0, 0.0
+    while num_queueing > 0:
+        now_s = np.inf
+        for k in range(count):
+            now_s = min(now_s, arrival_s[k])
+        now_s = max(now_s, free_s)
+        chosen, best = -1, np.inf
+        num_waiting = 0
+        for k in range(count):
+            if arrival_s[k] > now_s:
+                continue
+            num_waiting += 1
+            if order == 0:
+                if not tagged[k]:
+                    tag_s[k] = max(serving_tag_s, last_tag_s[k]) + min(left[k], 1.0) * serve_s[k]
+                    last_tag_s[k], tagged[k] = tag_s[k], True
+                rank = tag_s[k]
+            else:
+                rank = -(left[k] * (before_s[k] + serve_s[k] + after_s[k]) + up_s[k])
+            if rank < best or (rank == best and arrival_s[k] < arrival_s[chosen]):
+                chosen, best = k, rank
+        part = min(left[chosen], 1.0)
+        waited_s[chosen] += now_s - arrival_s[chosen]
+        free_s = now_s + part * serve_s[chosen]
+        tagged[chosen] = False
+        serving_tag_s = tag_s[chosen]
+        if num_waiting == 1:  # nobody else waits, so that nobody has a claim from before
+            serving_tag_s = 0.0
+            last_tag_s[:] = 0.0
+        back_s = free_s + part * after_s[chosen]
+        left[chosen] -= part
+        if left[chosen] > 1e-12:
+            arrival_s[chosen] = back_s + min(left[chosen], 1.0) * before_s[chosen]
+        else:
+            finish_s[chosen] = back_s + up_s[chosen]
+            arrival_s[chosen] = np.inf
+            num_queueing -= 1
+    return finish_s, waited_s
+
+
+def least_queued_s(work: QueuedWork) -> float:
+    """A lower bound on the training of the round under any order of service, in seconds."""
+    before_s, serve_s, after_s, num_batches, up_s = arguments(work)
+    alone_s = work.alone_s
+    queues = (num_batches > 0) & (serve_s > 0)
+    best_s = float(alone_s.max(initial=0.0))
+    if not queues.any():
+        return best_s
+    part = np.minimum(num_batches, 1.0)[queues]  # a client with less than a batch sends and receives less
+    last = num_batches[queues] - np.ceil(num_batches[queues]) + 1.0  # the last batch may be a part of a batch
+    first_s = part * before_s[queues]
+    rest_s = np.minimum(last, part) * after_s[queues] + up_s[queues]
+    total_s = (num_batches * serve_s)[queues]
+    for least_s in np.unique(first_s):
+        inside = first_s >= least_s
+        order = np.argsort(-rest_s[inside], kind="stable")
+        sums_s = np.cumsum(total_s[inside][order])
+        best_s = max(best_s, float((least_s + sums_s + rest_s[inside][order]).max()))
+    return best_s
