@@ -1,5 +1,6 @@
 """Cuts for a server that is one queue: the compiled rounds, the bound over all cuts, and the search beside every candidate."""
 
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -7,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hsfl.allocation.compiled_queue import queued_round_compiled
 from hsfl.allocation.cuts.search import CutRequest, CutSettings, search_cuts
-from hsfl.allocation.queued_rounds import QueuedRounds, queued_round_compiled
+from hsfl.allocation.queued_rounds import QueuedRounds
 from hsfl.network.server_queue import ORDERS, QueuedWork, queued_round
 
 
@@ -29,7 +31,7 @@ def drawn_rounds(seed: int, num_samples: int = 2, num_clients: int = 3, num_rows
         down_s=depth * rng.random(shape),
         num_batches=rng.integers(1, 9, num_clients) / 2,
         rows=rows,
-        order=sorted(ORDERS)[seed % 2],
+        serve=partial(queued_round_compiled, order=sorted(ORDERS)[seed % 2]),
     )
 
 

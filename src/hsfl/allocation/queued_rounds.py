@@ -17,21 +17,13 @@ import numpy as np
 
 from hsfl.allocation.answer import with_gap
 from hsfl.allocation.cuts.search import CutChoice, CutRequest, Judge, SampledRounds, row_at, scls
-from hsfl.allocation.numba_cache import compiled
 from hsfl.allocation.stage.stage_answer import TimeLimit
-from hsfl.network.server_queue import ORDERS, QueuedRound, QueuedWork, arguments, serve_batches
+from hsfl.network.server_queue import QueuedWork, Serve
 from hsfl.rng import stream
 
 Array = np.ndarray
 BISECTIONS = 60
 BETTER = 1e-9  # relative; a change that gains less is rounding
-
-serve_batches_compiled = compiled(serve_batches)
-
-
-def queued_round_compiled(work: QueuedWork, order: str) -> QueuedRound:
-    """`network.server_queue.queued_round`, compiled: the same numbers to the bit."""
-    return QueuedRound(*serve_batches_compiled(*arguments(work), ORDERS[order]))
 
 
 @dataclass(frozen=True)
@@ -45,7 +37,7 @@ class QueuedRounds(SampledRounds):
     down_s: Array  # [S, K, C]
     num_batches: Array  # [K]
     rows: Array  # [K, C] bool
-    order: str
+    serve: Serve
 
     @property
     def num_clients(self) -> int:
@@ -68,8 +60,7 @@ class QueuedRounds(SampledRounds):
         clients = np.arange(self.num_clients)
         return np.array(
             [
-                queued_round_compiled(self.work(sample, cuts), self.order).training_s
-                + self.down_s[sample, clients, cuts].max()
+                self.serve(self.work(sample, cuts)).training_s + self.down_s[sample, clients, cuts].max()
                 for sample in range(len(self.before_s))
             ]
         )
@@ -165,7 +156,7 @@ class QueuedJudge(Judge):
 
     def _by_end(self, cuts: Array) -> Array:
         """The clients, from the one that ends last in the first sample."""
-        finish_s = queued_round_compiled(self.rounds.work(0, cuts), self.rounds.order).finish_s
+        finish_s = self.rounds.serve(self.rounds.work(0, cuts)).finish_s
         return np.argsort(-finish_s, kind="stable")
 
     def choice(self) -> CutChoice:

@@ -73,20 +73,32 @@ def _show_clients(answer: Any) -> None:
     radio = answer.clients[0].main_up_power_w is not None
     band = "share" if answer.clients[0].share is not None else "subchannels"
     which = f" in the first of {answer.num_samples} samples (the last line is the mean over all)"
+    queued = "waiting" in answer.clients[0].seconds
+    server = (
+        "waits: for the main server, which serves one batch at a time" if queued else "the main server's cycles in G/s"
+    )
     out_console.print(
-        f"each client{which if answer.num_samples > 1 else ''}; the main server's cycles in G/s; seconds of training "
-        "and upload",
+        f"each client{which if answer.num_samples > 1 else ''}; {server}; seconds of training and upload",
     )
     rows = []
     for client in answer.clients:
         total_s = sum(client.seconds.values()) - client.seconds["model_down"]
         held = f"{client.bottleneck.replace('_', ' ')} ({seconds(client.seconds[client.bottleneck], 4)})"
         weight = "-" if client.weight is None else percent(client.weight, 1)
-        first = (client.name.removeprefix("client "), str(client.cut), giga(client.server_hz))
+        server = significant(client.seconds["waiting"]) if queued else giga(client.server_hz)
+        first = (client.name.removeprefix("client "), str(client.cut), server)
         rows.append((*first, *(_radio_cells(client) if radio else ()), significant(total_s), weight, held))
     show_table(
         out_console,
-        ("client", "cut", "G/s", *((band, "up W", "down W") if radio else ()), "seconds", "weight", "longest phase"),
+        (
+            "client",
+            "cut",
+            "waits" if queued else "G/s",
+            *((band, "up W", "down W") if radio else ()),
+            "seconds",
+            "weight",
+            "longest phase",
+        ),
         rows,
     )
     if any(client.weight is not None for client in answer.clients):

@@ -22,6 +22,7 @@ from hsfl.models.cost_table import CostTable
 from hsfl.network.clusters import check_clusters
 from hsfl.network.in_step_times import BATCH_PHASES, STEP_PHASES, ranks, run_steps
 from hsfl.network.latency import Phases, Rates, duration_s
+from hsfl.network.server_queue import QueuedWork, Serve
 
 Array = np.ndarray
 
@@ -137,6 +138,7 @@ def timeline(
     order: Array | None = None,
     decoder_s: Array | float = 0.0,
     cut_gradient: bool = False,
+    serve: Serve | None = None,
 ) -> Timeline:
     """The round of framework `name` from the seconds of its phases, [K] (`even_phases` computes them).
 
@@ -146,6 +148,8 @@ def timeline(
     order: SL, who follows whom [K]; SplitFed V2, the server's queue in every step [steps, K], or [K] in all.
     decoder_s: LocFedMix-SL, the decoder's forward and backward over one mini-batch, [K].
     cut_gradient: PSL averages the gradient at the cut, so that no model travels.
+    serve: makes a round on a main server that is one queue (`server_queue.queued_round`, or its compiled twin), where phases are those of
+    the whole server; None where each client has a part of the server. It is for frameworks that would divide the server.
     """
     row = method(name)
     if row.timeline is not None:
@@ -164,7 +168,8 @@ def timeline(
     if row.timing.turns == "alone":
         return _alone(work, order)
     if row.timing.step == "free":
-        return _free_until_tau(work, tau_s if row.timing.tau else np.inf)
+        queued = serve if row.timing.server == "divided" else None
+        return _free_until_tau(work, tau_s if row.timing.tau else np.inf, queued)
     decoder_s = np.broadcast_to(np.asarray(decoder_s, float), (num_clients,))
     turns = _turns(row.timing, on, clusters)
     return _in_step(work, decoder_s, turns, order if row.timing.step == "queue" else None)
@@ -242,19 +247,32 @@ def _pooled(work: _Work) -> Timeline:
     )  # fmt: skip
 
 
-def _free_until_tau(work: _Work, tau_s: float) -> Timeline:
-    """Eq. (12): each client goes through its batches and its upload, and is dropped where it passes tau; then everyone downloads."""
+def _free_until_tau(work: _Work, tau_s: float, serve: Serve | None) -> Timeline:
+    """Eq. (12): each client goes through its batches and its upload, and is dropped where it passes tau; then everyone downloads.
+
+    On a server that is one queue a client's batches also wait for the server; batches of a client that is dropped were served all the same.
+    """
     on, down_s, length = work.on, work.down_s, work.own_blocks_s
+    waits_s = np.zeros(len(on)) if serve is None else serve(_queued_work(work)).waited_s
     end = np.cumsum(length, axis=0)
-    own_s = end[-1]
-    finish_s = np.minimum(own_s, tau_s)
+    own_s = end[-1].copy()
+    end[SERVER[0] :] += waits_s
+    finish_s = np.minimum(end[-1], tau_s)
     barrier_s = float(finish_s.max())
+    in_time = end[-1] <= tau_s
     start = np.concatenate([np.minimum(end - length, tau_s), np.full((1, len(on)), barrier_s)])
     end = np.concatenate([np.minimum(end, tau_s), (barrier_s + down_s)[None]])
+    busy_s = finish_s + down_s if serve is None else (end - start).sum(axis=0)
     return _make_timeline(
-        work.name, start, end, on, on & (own_s <= tau_s),
-        finish_s=finish_s, busy_s=finish_s + down_s, own_s=own_s, round_s=barrier_s + down_s.max(),
+        work.name, start, end, on, on & in_time,
+        finish_s=finish_s, busy_s=busy_s, own_s=own_s, round_s=barrier_s + down_s.max(),
     )  # fmt: skip
+
+
+def _queued_work(work: _Work) -> QueuedWork:
+    """The work as a server sees it that serves one batch at a time."""
+    before_s, after_s = work.batch_s[: SERVER[0]].sum(axis=0), work.batch_s[SERVER[1] + 1 :].sum(axis=0)
+    return QueuedWork(before_s, work.batch_s[SERVER].sum(axis=0), after_s, work.batches, work.up_s)
 
 
 def _alone(work: _Work, order: Array | None) -> Timeline:

@@ -34,9 +34,12 @@ class Servers:
     flops_per_cycle: float = 1.0
     main_power_w: float = 100.0
     edge_power_w: float = 100.0
+    service: str | None = (
+        None  # the order of service where the main server is one queue (`server_queue.ORDERS`); None divides its cycles
+    )
 
     def __post_init__(self) -> None:
-        for field in fields(self):
+        for field in fields(self)[:-1]:
             given_numbers.positive_number(f"servers.{field.name}", getattr(self, field.name))
 
 

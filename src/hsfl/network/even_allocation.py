@@ -213,6 +213,8 @@ def even_phases(
         receives = started  # the head is handed on to those whose turn it is
     resources = even_resources(links, fleet, servers, draw, group, started, receives)
     fixed_hz = {"whole": servers.main_hz, "own": servers.main_hz / fleet.num_clients}  # of each client
+    if servers.service is not None:
+        fixed_hz["divided"] = servers.main_hz  # one batch at a time has the whole server
     server_hz = fixed_hz.get(framework.server, resources.server_hz)
     all_phases = phases(
         cost,

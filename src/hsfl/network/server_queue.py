@@ -24,9 +24,12 @@ and no client is faster than alone. The best J holds all clients whose `before_s
 Legend: K clients, N batches (the last may be a part of a batch).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+
+from hsfl.network.latency import Phases
 
 Array = np.ndarray
 ORDERS = {"turns": 0, "longest": 1}
@@ -60,16 +63,25 @@ class QueuedRound:
         return float(self.finish_s.max(initial=0.0))
 
 
+Serve = Callable[[QueuedWork], QueuedRound]  # makes a round in some order of service
+
+
+def queued_work(phases: Phases, num_batches: Array) -> QueuedWork:
+    """The work of clients with these phases, [K]."""
+    before_s, after_s = phases.client_forward_s + phases.smashed_s, phases.gradient_s + phases.client_backward_s
+    return QueuedWork(before_s, phases.server_s, after_s, num_batches, phases.model_up_s)
+
+
 def queued_round(work: QueuedWork, order: str = "turns") -> QueuedRound:
     """The round, event by event, in plain Python."""
     return QueuedRound(*serve_batches(*arguments(work), ORDERS[order]))
 
 
-def arguments(work: QueuedWork) -> tuple[Array, ...]:
+def arguments(work: QueuedWork) -> tuple[Array, Array, Array, Array, Array]:
     """The arrays that `serve_batches` takes, as floats in memory order."""
-    names = ("before_s", "serve_s", "after_s", "num_batches", "up_s")
-    shape = np.shape(work.num_batches)
-    return tuple(np.array(np.broadcast_to(getattr(work, name), shape), float) for name in names)
+    columns = (work.before_s, work.serve_s, work.after_s, work.num_batches, work.up_s)
+    before_s, serve_s, after_s, num_batches, up_s = np.array(np.broadcast_arrays(*columns), float)
+    return before_s, serve_s, after_s, num_batches, up_s
 
 
 def serve_batches(

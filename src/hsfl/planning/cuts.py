@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from hsfl.allocation.cuts.search import CutRequest, CutSettings, best_single_cut, search_cuts
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.framework_table import PROPOSED, method
@@ -12,6 +13,7 @@ from hsfl.network.latency import Phases, client_round_s, round_s
 from hsfl.planning.large_fleet_cuts import own_fastest_cuts
 from hsfl.planning.rounds.allocators import Even, Job, own_policy
 from hsfl.planning.rounds.cpsl_policy import choose_clusters, plans_one_cut
+from hsfl.planning.rounds.measured_queue import divides_server, queued_rounds
 from hsfl.planning.rounds.participation import CutTask, is_crowd
 from hsfl.planning.world import World, sample_draws
 
@@ -108,6 +110,8 @@ def fastest_cuts(task: CutTask) -> tuple[int, ...]:
     world, num_batches, fleet = task.world, task.num_batches, task.world.fleet
     if fleet.num_clients > MANY_CLIENTS:
         return tuple(own_fastest_cuts(task).tolist())
+    if world.servers.service is not None and divides_server(task.config):
+        return tuple(search_cuts(_queued_request(task)).cuts.tolist())
     options = np.arange(task.config.fleet.min_cut, world.cost.num_units + 1)
     times = [_phases(world, np.full(fleet.num_clients, cut), task.batch_size) for cut in options]
     own_s = np.stack([client_round_s(phases_at_cut, num_batches) for phases_at_cut in times])  # [C, S, K]
@@ -154,12 +158,24 @@ def fastest_one_cut(task: CutTask) -> int:
         return deepest
     is_optimised = row.copy_per_client and own_policy(config.allocation.policy, config.framework) != "even"
     if is_optimised and not is_crowd(world):
-        from hsfl.allocation.cuts.search import best_single_cut  # here, because compiling takes seconds
-        from hsfl.planning.policy_cuts import cut_request
+        from hsfl.planning.policy_cuts import cut_request  # here, because compiling takes seconds
 
         return int(best_single_cut(cut_request(task, threads=2)).cuts[0])
+    if world.servers.service is not None and divides_server(config):
+        return int(best_single_cut(_queued_request(task)).cuts[0])
     mean_s = _mean_together_s if row.copy_per_client else _mean_in_turns_s
     return min(cuts, key=lambda cut: mean_s(task, np.full(world.fleet.num_clients, cut)))
+
+
+def _queued_request(task: CutTask) -> CutRequest:
+    """A search on a main server that is one queue, from each client's fastest cut if nobody waited for anybody."""
+    rounds = queued_rounds(task, sample_draws(task.world, SAMPLES))
+    alone_s = (
+        task.num_batches[:, None] * (rounds.before_s + rounds.serve_s + rounds.after_s) + rounds.up_s + rounds.down_s
+    )
+    start = np.where(task.rows, alone_s.mean(axis=0), np.inf).argmin(axis=1)
+    how = CutSettings(seed=task.world.seed, time_limit_s=task.config.allocation.plan_time_limit_s)
+    return CutRequest(task.rows, rounds, how, start)
 
 
 def _mean_together_s(task: CutTask, cuts: Array) -> float:

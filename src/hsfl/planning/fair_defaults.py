@@ -17,6 +17,7 @@ from hsfl.framework_table import method
 from hsfl.planning.cuts import looks_at_cuts
 from hsfl.planning.rounds.allocators import own_policy
 from hsfl.planning.rounds.cpsl_policy import takes_turns
+from hsfl.planning.world import server_is_queue
 
 
 def without_auto(config: RunConfig) -> RunConfig:
@@ -37,7 +38,10 @@ def without_auto(config: RunConfig) -> RunConfig:
         allocation = allocation.model_copy(update={"policy": policy})
     if changes:
         fleet = fleet.model_copy(update=changes)
-    return config.model_copy(update={"fleet": fleet, "allocation": allocation})
+    network = config.network
+    if network.server == "auto":
+        network = network.model_copy(update={"server": "queue" if server_is_queue(network) else "shares"})
+    return config.model_copy(update={"fleet": fleet, "allocation": allocation, "network": network})
 
 
 def _one_cut(config: RunConfig) -> str | int:

@@ -1,7 +1,7 @@
 """The cuts of a policy, chosen once before a run: searched over sampled rounds, or given by the policy's rule."""
 
 from hsfl.allocation.cuts.radio import radio_request
-from hsfl.allocation.cuts.search import CutChoice, CutRequest, CutSettings, OnProgress, ignore_progress
+from hsfl.allocation.cuts.search import CutChoice, CutRequest, CutSettings, OnProgress, ignore_progress, search_cuts
 from hsfl.allocation.policies import policy
 from hsfl.allocation.policy_table import POLICIES, PolicyRow
 from hsfl.allocation.scenario import Scenario
@@ -10,6 +10,7 @@ from hsfl.framework_table import PROPOSED
 from hsfl.network.channel import Measured
 from hsfl.planning.large_fleet_cuts import large_fleet
 from hsfl.planning.rounds.allocators import own_policy
+from hsfl.planning.rounds.measured_queue import queued_rounds
 from hsfl.planning.rounds.measured_round import mean_speed_cuts, measured_rounds
 from hsfl.planning.rounds.participation import CutTask, is_crowd
 from hsfl.planning.world import sample_draws, scenario_of_round
@@ -48,9 +49,13 @@ def cut_request(
     if not chosen.needs_rounds:
         return CutRequest(task.rows, None, how)
     if isinstance(world.links, Measured):
-        rounds = measured_rounds(task, sample_draws(world, settings.samples).sample(slice(settings.samples)))
+        draws = sample_draws(world, settings.samples).sample(slice(settings.samples))
         start = None if chosen.chooses_cuts else mean_speed_cuts(task)
-        return CutRequest(task.rows, rounds, how, start, on_progress)
+        shares = CutRequest(task.rows, measured_rounds(task, draws), how, start, on_progress)
+        if world.servers.service is None:
+            return shares
+        start = None if chosen.chooses_cuts else search_cuts(shares).cuts
+        return CutRequest(task.rows, queued_rounds(task, draws), how, start, on_progress)
     if is_crowd(world):
         return CutRequest(task.rows, large_fleet(task), how)
     return radio_request(sampled_scenarios(task), how, on_progress)

@@ -85,8 +85,19 @@ def world_of(config: RunConfig, cost: CostTable) -> World:
     links = make_links(network, fleet.num_clients, config.fleet_seed, recorded)
     if recorded is not None:
         _check_history(recorded, links, str(network.history))
-    servers = Servers(network.main_hz, network.flops_per_cycle, network.main_power_w, network.edge_power_w)
+    service = network.service if server_is_queue(network) else None
+    servers = Servers(network.main_hz, network.flops_per_cycle, network.main_power_w, network.edge_power_w, service)
     return World(cost, fleet, servers, links, recorded, config.fleet_seed, network.speed_std)
+
+
+def server_is_queue(network: NetworkConfig) -> bool:
+    """Whether the main server serves one batch at a time; an error where a radio's allocation would divide its cycles."""
+    if network.server == "queue" and network.kind == "ofdma":
+        raise InputError(
+            "network.server is 'queue' but network.kind is 'ofdma', whose allocations divide the server; "
+            "set network.kind=measured, or network.server=shares"
+        )
+    return network.server != "shares" and network.kind == "measured"
 
 
 def model_cost(config: RunConfig, input_shape: Shape, num_classes: int, batch_size: int | None = None) -> CostTable:

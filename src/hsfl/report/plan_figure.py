@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 PARTS = {  # the phases of a plan, with the colour of the same work in a Gantt chart
     "client": ("client", PHASE_COLOURS["client_forward"]),
     "smashed": ("smashed data up", PHASE_COLOURS["smashed"]),
+    "waiting": ("waiting for the server", "#e6e6e6"),  # where the main server is one queue
     "server": ("server", PHASE_COLOURS["server_forward"]),
     "gradient": ("gradient down", PHASE_COLOURS["gradient"]),
     "model_up": ("model up", PHASE_COLOURS["model_up"]),
@@ -34,6 +35,8 @@ def plan_figure(plan: Any) -> "Figure":
         axes = figure.subplots()
         left = [0.0] * len(clients)
         for phase, (label, colour) in PARTS.items():
+            if phase == "waiting" and not any(phase in client.seconds for client in clients):
+                continue
             widths = [client.seconds.get(phase, 0.0) for client in clients]
             axes.barh(range(len(clients)), widths, left=left, height=0.76, color=colour, label=label, edgecolor="white")
             left = [start + width for start, width in zip(left, widths)]

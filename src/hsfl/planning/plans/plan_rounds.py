@@ -7,7 +7,7 @@ measured links, and `EvenPlan` for the even allocation of a run without a policy
 Legend: K clients, S sampled rounds.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,10 +17,12 @@ from hsfl.allocation.cuts.radio import LEAST_S, RadioRounds
 from hsfl.allocation.cuts.search import CutRequest
 from hsfl.allocation.measured_links import MeasuredRounds, optimal_cycles
 from hsfl.allocation.policies import Policy, policy
+from hsfl.allocation.queued_rounds import QueuedRounds
 from hsfl.allocation.stage.stage_answer import TimeLimit
 from hsfl.network.channel import Measured, RoundDraw
 from hsfl.network.even_allocation import even_phases
 from hsfl.network.latency import Phases, phases, round_s
+from hsfl.network.server_queue import queued_work
 from hsfl.planning.cuts import fastest_cuts
 from hsfl.planning.rounds.allocators import POWERS
 from hsfl.planning.rounds.participation import CutTask
@@ -29,6 +31,7 @@ from hsfl.planning.world import sample_draws
 Array = np.ndarray
 BATCH_PHASES = ("client", "smashed", "server", "gradient")
 BASELINES = ("proposed", "rcls", "scls", "ecfa", "gtra", "etra", "even")
+QUEUE_BASELINES = ("proposed", "rcls", "scls")
 MEASURED_BASELINES = ("proposed", "rcls", "scls", "ecfa")  # no subchannels and no power, so even is ecfa
 
 
@@ -77,6 +80,8 @@ class PlanTask:
 
 def plan_rounds(plan_task: PlanTask) -> PlanRounds:
     """The rounds to plan on, under the task's policy."""
+    if plan_task.task.world.servers.service is not None:
+        return QueuedPlan(plan_task)
     rounds = MeasuredPlan(plan_task) if isinstance(plan_task.task.world.links, Measured) else RadioPlan(plan_task)
     return EvenPlan(plan_task, rounds) if plan_task.chosen.name == "even" else rounds
 
@@ -169,6 +174,36 @@ class MeasuredPlan:
         return float((rounds.even_round_s if rule.cycles == "even" else rounds.round_s)(cuts).mean())
 
 
+class QueuedPlan:
+    """Rounds over measured links on a main server that serves one batch at a time: nothing is divided, and policies differ by cuts alone."""
+
+    def __init__(self, plan_task: PlanTask) -> None:
+        assert isinstance(plan_task.request.rounds, QueuedRounds)
+        self._plan_task, self._rounds = plan_task, plan_task.request.rounds
+        self.first = _draws(plan_task.task).sample(0)
+        self.cuts = plan_task.cuts_of(plan_task.chosen.refuse_without_radio())
+
+    def clients(self, cuts: Array) -> list[ClientPlan]:
+        """A client's seconds on the server are those in which the server works for it alone; `waiting` is for its turn."""
+        task, rates = self._plan_task.task, self.first.rates
+        world, batches = task.world, task.num_batches
+        assert rates is not None, "measured links draw rates"
+        server_hz = np.full(len(cuts), world.servers.main_hz)
+        speed = self.first.cpu_hz * world.fleet.flops_per_cycle
+        times = phases(world.cost, cuts, task.batch_size, speed, server_hz * world.servers.flops_per_cycle, rates)
+        waited_s = self._rounds.serve(queued_work(times, batches)).waited_s
+        plans = _client_plans(cuts, server_hz, times, batches, None, False)
+        return [replace(plan, seconds=_with_waiting(plan.seconds, float(waited_s[plan.client]))) for plan in plans]
+
+    def mean_s(self, cuts: Array) -> float:
+        return float(self._rounds.round_s(cuts).mean())
+
+    def baselines_s(self) -> dict[str, float]:
+        """The mean round of each policy's cuts; policies that divide the server otherwise are one here."""
+        names = dict.fromkeys((*QUEUE_BASELINES, self._plan_task.chosen.name))
+        return {name: self.mean_s(self._plan_task.cuts_of(policy(name))) for name in names}
+
+
 class EvenPlan:
     """Rounds under the even allocation as a run shares it, with the cuts that are fastest under it."""
 
@@ -227,6 +262,13 @@ def _client_plans(
             )
         )
     return plans
+
+
+def _with_waiting(seconds: dict[str, float], waited_s: float) -> dict[str, float]:
+    """The phases with the waiting for the server before the server's own seconds, in the order in which they happen."""
+    names = list(seconds)
+    names.insert(names.index("server"), "waiting")
+    return {name: waited_s if name == "waiting" else seconds[name] for name in names}
 
 
 def weights_of(server_hz: Array, server_s: Array) -> Array | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hsfl.allocation.policy_table import policy_row
 from hsfl.config import RunConfig, TrainConfig
 from hsfl.errors import InputError, install_extra
 from hsfl.framework_table import method
@@ -23,8 +24,9 @@ from hsfl.network.in_step_times import queue_order
 from hsfl.network.latency import Phases
 from hsfl.network.norm_estimation import estimation_s
 from hsfl.planning.rounds.allocators import Allocator, Allotment, Even, Job, own_policy
+from hsfl.planning.rounds.measured_queue import Queued, divides_server, serving
 from hsfl.planning.rounds.participation import choose_clients
-from hsfl.planning.world import World, count_batches
+from hsfl.planning.world import World, count_batches, server_is_queue
 
 Array = np.ndarray
 
@@ -130,6 +132,7 @@ class RoundClock:
             started=dealt.allotted.kept,
             clusters=job.clusters,
             order=dealt.order,
+            serve=serving(job.world.servers.service),
             decoder_s=job.batch_size
             * self.extras.decoder_flops
             / (dealt.draw.cpu_hz * job.world.fleet.flops_per_cycle),
@@ -192,7 +195,10 @@ def is_tested(train: TrainConfig, round_index: int) -> bool:
 
 def _find_allocator(config: RunConfig) -> Allocator:
     """The allocator of the config's policy."""
-    if own_policy(config.allocation.policy, config.framework) == "even":
+    name = own_policy(config.allocation.policy, config.framework)
+    if server_is_queue(config.network) and divides_server(config):
+        return Queued(policy_row(name, config.options).name)
+    if name == "even":
         return Even()
     if find_spec("numba") is None:
         raise InputError(

@@ -40,12 +40,12 @@ function cutsOf(run, r) {
 }
 
 function planModel(plan) {
-  const phases = ["client", "smashed", "server", "gradient", "model_up"];
+  const phases = ["client", "smashed", "waiting", "server", "gradient", "model_up"];
   const rows = plan.clients.slice(0, DATA.max_clients).map((client) => {
     const row = { client: client.client, name: client.name || `client ${client.client}`, cut: client.cut, bars: [], reached: 0 };
     for (const phase of phases) {
-      const duration = client.seconds[phase];
-      if (duration > 0) row.bars.push({ phase, start: row.reached, end: row.reached + duration, seconds: duration });
+      const duration = client.seconds[phase] || 0;  // only a server that is one queue lets clients wait
+      if (duration > 0 && phase !== "waiting") row.bars.push({ phase, start: row.reached, end: row.reached + duration, seconds: duration });
       row.reached += duration;
     }
     return row;

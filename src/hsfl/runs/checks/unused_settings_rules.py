@@ -16,6 +16,7 @@ from hsfl.network.devices import MANY_CLIENTS
 from hsfl.planning.cuts import looks_at_cuts
 from hsfl.planning.rounds.allocators import policy_of
 from hsfl.planning.rounds.cpsl_policy import plans_one_cut, takes_turns
+from hsfl.planning.rounds.measured_queue import divides_server
 
 Predicate = Callable[[RunConfig], bool]
 
@@ -149,6 +150,9 @@ CELL_ANTENNAS = Reason(
 )
 ON_SERVER_ALONE = _framework_that("trains on the server alone, to which clients send their data once", _pools_data)
 NO_MAIN_SERVER = _framework_that("has no main server: clients train the whole model", _is_whole_on_clients)
+NOT_SIDE_BY_SIDE = _framework_that(
+    "has clients that use the main server one after another, or servers of their own", lambda c: not divides_server(c)
+)
 
 # Cuts and allocation
 UNCUT = _framework_that("does not cut the model", _is_uncut)
@@ -233,6 +237,8 @@ UNUSED: dict[str, list[Reason]] = {
     "network.edge_down_bps": [NEEDS_MEASURED, IN_HISTORY, ON_SERVER_ALONE],
     "network.main_hz": [NO_MAIN_SERVER],
     "network.flops_per_cycle": [NO_MAIN_SERVER],
+    "network.server": [NEEDS_MEASURED, NO_MAIN_SERVER, NOT_SIDE_BY_SIDE],
+    "network.service": [NEEDS_MEASURED, NO_MAIN_SERVER, NOT_SIDE_BY_SIDE, _needs("network.server", "auto", "queue")],
     "network.main_power_w": [NEEDS_RADIO, NO_MAIN_SERVER, ON_SERVER_ALONE],
     "network.edge_power_w": [NEEDS_RADIO, ON_SERVER_ALONE],
     "network.speed_std": [ON_SERVER_ALONE, IN_HISTORY],
