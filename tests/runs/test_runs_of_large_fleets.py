@@ -17,7 +17,7 @@ from hsfl.planning.rounds.round_clock import RoundClock
 from hsfl.planning.world import world_of
 from hsfl.report.page.page import write_page
 from hsfl.report.page.page_words import setting_text
-from hsfl.runs import write_records
+from hsfl.runs.run_folder import write_records
 from hsfl.runs.loop import train_run
 from hsfl.runs.prepare import prepare
 from hsfl.runs.run_folder.folder import RunFolder, record_line
