@@ -9,6 +9,7 @@ says who sits it out, `policies` are the baselines, `cells` and `measured_links`
 OFFERED = {  # to other folders, by module
     "answer": ("Allocation", "phases_of", "shares_of_answer", "SolveStatus", "with_gap", "within_gap"),
     "cells": ("CellsAnswer", "distribute_cells", "solve_cells"),
+    "compiled_queue": ("queued_round_compiled",),
     "cuts.bound": ("bound_over_cuts", "warm_up_bound"),
     "cuts.large_fleets": ("Crowd", "LargeFleet", "Loads"),
     "cuts.radio": ("LEAST_S", "radio_request", "RadioRounds"),
@@ -34,6 +35,7 @@ OFFERED = {  # to other folders, by module
     "numba_cache": ("cache_dir", "is_cold"),
     "policies": ("in_time", "Policy", "policy", "PROOF_LIMIT_S", "register_policy"),
     "policy_table": ("POLICIES", "policy_row", "PolicyRow", "POLICY_RULES"),
+    "queued_rounds": ("QueuedRounds",),
     "random_scenarios": ("random_scenario",),
     "scenario": ("rows_between", "Scenario"),
     "solvers": ("allocate", "solver_named"),

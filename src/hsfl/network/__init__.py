@@ -7,6 +7,17 @@ Who gets which cycles, subchannels and power is decided in `hsfl.allocation`; fl
 """
 
 OFFERED = {  # to other folders, by module
+    "server_queue": (
+        "arguments",
+        "least_queued_s",
+        "ORDERS",
+        "queued_round",
+        "queued_work",
+        "QueuedRound",
+        "QueuedWork",
+        "Serve",
+        "serve_batches",
+    ),
     "channel": (
         "antenna_positions",
         "draw_round",

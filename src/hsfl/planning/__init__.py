@@ -19,6 +19,7 @@ OFFERED = {  # to other folders, by module
     "fair_defaults": ("without_auto",),
     "fleet_from_file": ("fleet_notes", "with_fleet_file"),
     "plans.fleet_plan": ("device_table", "make_plan", "Plan"),
+    "rounds.measured_queue": ("divides_server",),
     "rounds.participation": ("choose_clients", "choose_present", "CutTask", "most_weight", "update_weights"),
     "rounds.policy_allocator": ("policy_notes",),
     "policy_cuts": ("cut_request",),
