@@ -33,7 +33,7 @@ OFFERED = {  # to other folders, by module
     ),
     "numba_cache": ("cache_dir", "is_cold"),
     "policies": ("in_time", "Policy", "policy", "PROOF_LIMIT_S", "register_policy"),
-    "policy_table": ("POLICIES", "policy_row", "PolicyRow", "POLICY_RULES"),
+    "policy_table": ("POLICIES", "policy_row", "POLICY_RULES", "PolicyRow"),
     "random_scenarios": ("random_scenario",),
     "scenario": ("rows_between", "Scenario"),
     "solvers": ("allocate", "solver_named"),

@@ -29,6 +29,7 @@ from hsfl.allocation import scip
 from hsfl.allocation.answer import Allocation, SolveStatus
 from hsfl.allocation.exact import DEFAULT_GAP, exact, solve_round
 from hsfl.allocation.numba_cache import compiled
+from hsfl.allocation.policies import PROOF_LIMIT_S
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.stage import exclusive
@@ -45,7 +46,6 @@ STEP = 0.01
 EPSILON = 1e-7
 MAX_STEPS = 100_000
 SPENT = 1e-3  # how near the sum of f must be to the server's cycles at the end, relatively
-PROOF_LIMIT_S = 1.0  # for the exact solver's bound beside the answer
 P_STEPS: dict[str, StageSolver] = {"exact": exclusive.solve_exclusive, "scip": scip.solve_stage_by_scip}
 
 

@@ -47,7 +47,7 @@ Array = np.ndarray
 Allocate = Callable[..., Mapping[str, Any] | Allocation]
 GIVEN_NAMES = ("server_hz", "owner", "share", "edge_down_owner", "edge_down_share", *POWER_NAMES)
 TOLERANCE = 1e-9  # of constraints, relative; the solver's own answers keep it, too
-PROOF_LIMIT_S = 1.0  # for the exact solver's bound beside a rule's answer
+PROOF_LIMIT_S = 1.0  # for the exact solver's bound beside a rule's answer, or the paper's
 
 
 class Policy(PolicyRow):

@@ -17,10 +17,10 @@ from hsfl.report.page.page import page_data
 from hsfl.report.page.page_sources import read_sources
 from hsfl.report.sweep_results import METRICS, read_sweep, say_setting
 from hsfl.runs.loop import train_run
-from hsfl.runs.run_folder.folder import RunFolder
+from hsfl.runs.run_folder.folder import TIMING, RunFolder
 from hsfl.runs.studies.grid import check_contenders, read_grid, say_value
 from hsfl.runs.studies.run_many import Show
-from hsfl.runs.studies.sweep_runs import TIMING, run_sweep
+from hsfl.runs.studies.sweep_runs import run_sweep
 from tests.naming import names, raises
 from tests.report.fabricated import data_in
 from tests.small_runs import hsfl, numbers, refused, tiny, tiny_words

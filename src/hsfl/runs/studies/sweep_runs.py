@@ -26,7 +26,7 @@ from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import prepare
 from hsfl.runs.progress import Observer
 from hsfl.runs.run_folder.environment import check_inputs, input_digests
-from hsfl.runs.run_folder.folder import RunFolder, holds_something, run_path
+from hsfl.runs.run_folder.folder import TIMING, RunFolder, holds_something, run_path
 from hsfl.runs.run_folder.provenance import check_plugins
 from hsfl.runs.run_folder.records import ContenderRecord, ContendersRecord
 from hsfl.runs.studies.compare_runs import run_piece, with_one_fleet
@@ -36,7 +36,6 @@ from hsfl.runs.studies.grid import Grid, check_contenders
 from hsfl.runs.studies.run_many import Piece, Show, run_all
 
 FILE = "sweep.json"
-TIMING = "timing.json"  # of a run that was timed and not trained
 ENDED = ("finished", "budget", "diverged")  # a run that diverged would do so again
 
 
