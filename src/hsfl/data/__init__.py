@@ -17,8 +17,8 @@ OFFERED = {  # to other folders, by module
     "registry": (
         "class_counts_of",
         "Dataset",
-        "Facts",
         "FACTS",
+        "Facts",
         "find_data_dir",
         "load_dataset",
         "OwnReader",

@@ -20,7 +20,7 @@ OFFERED = {  # to other folders, by module
         "RATE_NAMES",
         "RoundDraw",
     ),
-    "clock": ("after_upload", "LEVEL", "PHASES", "raw_upload", "Timeline", "timeline", "Why"),
+    "clock": ("after_upload", "LEVEL", "PHASES", "raw_upload", "timeline", "Timeline", "Why"),
     "clusters": ("gibbs_clusters", "random_clusters"),
     "devices": ("draw_fleet", "Fleet", "fleet_of_file", "MANY_CLIENTS", "max_cuts", "Servers", "with_heterogeneity"),
     "even_allocation": ("even_phases", "even_resources", "framework_cuts", "psl_batch_sizes"),

@@ -27,7 +27,7 @@ OFFERED = {  # to other folders, by module
     ),
     "comparison": ("Comparison",),
     "comparison_summary": ("check_target", "gain_sentences", "read_comparison", "summarise_runs"),
-    "curves": ("Estimate", "estimate", "half_width"),
+    "curves": ("estimate", "Estimate", "half_width"),
     "figure_style": (
         "add_side_legend",
         "escape_dollars",

@@ -12,7 +12,7 @@ OFFERED = {  # to other folders, by module
     "from_plan": ("as_planned", "check_plan_folder", "keep_plan", "PLAN_FILE", "PlannedCuts", "read_plan"),
     "loop": ("make_clock", "train_run"),
     "prepare": ("input_shape", "make_images", "make_model", "prepare"),
-    "progress": ("Observer", "observer"),
+    "progress": ("observer", "Observer"),
     "run_folder.checkpoint": ("load_tensors", "save_checkpoint", "save_tensors"),
     "run_folder.environment": ("environment",),
     "run_folder.folder": (
@@ -58,6 +58,6 @@ OFFERED = {  # to other folders, by module
     "studies.contenders": ("contender", "labels_of", "read_contender", "split_label"),
     "studies.grid": ("check_contenders", "read_grid"),
     "studies.process_pool": ("in_processes", "worthwhile_workers"),
-    "studies.run_many": ("ConsoleShow", "Piece", "run_all", "Show"),
+    "studies.run_many": ("ConsoleShow", "ManyRuns", "Piece", "run_all", "Show"),
     "studies.sweep_runs": ("run_sweep",),
 }
