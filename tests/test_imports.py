@@ -115,7 +115,9 @@ def test_torch_stops_at_the_cost_table(module: str) -> None:
     assert not any(name.split(".")[0] == "torch" for name in imported(MODULES[module]))
 
 
-SLOW_TO_LOAD = re.compile(r"(sympy|torch\._dynamo|transformers|pymoo|pyscipopt|ray|matplotlib|onnx|sklearn)\b")
+SLOW_TO_LOAD = re.compile(
+    r"(sympy|torch\._dynamo|transformers|pyscipopt|ray|matplotlib|onnx|sklearn)\b"
+)  # pymoo: a module of its own, imported late
 
 
 @pytest.mark.parametrize("module", MODULES)
