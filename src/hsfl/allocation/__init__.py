@@ -9,9 +9,9 @@ says who sits it out, `policies` are the baselines, `cells` and `measured_links`
 OFFERED = {  # to other folders, by module
     "answer": ("Allocation", "phases_of", "shares_of_answer", "SolveStatus", "with_gap", "within_gap"),
     "cells": ("CellsAnswer", "distribute_cells", "solve_cells"),
-    "cuts.bound": ("bound_over_cuts", "warm_up_bound"),
+    "cuts.bound": ("bound_over_cuts", "LEAST_S", "warm_up_bound"),
     "cuts.large_fleets": ("Crowd", "LargeFleet", "Loads"),
-    "cuts.radio": ("LEAST_S", "radio_request", "RadioRounds"),
+    "cuts.radio": ("radio_request", "RadioRounds"),
     "cuts.search": (
         "best_single_cut",
         "CutChoice",
@@ -32,8 +32,8 @@ OFFERED = {  # to other folders, by module
         "optimal_cycles",
     ),
     "numba_cache": ("cache_dir", "is_cold"),
-    "policies": ("in_time", "Policy", "policy", "PROOF_LIMIT_S", "register_policy"),
-    "policy_table": ("POLICIES", "policy_row", "PolicyRow", "POLICY_RULES"),
+    "policies": ("in_time", "policy", "Policy", "PROOF_LIMIT_S", "register_policy"),
+    "policy_table": ("POLICIES", "policy_row", "POLICY_RULES", "PolicyRow"),
     "random_scenarios": ("random_scenario",),
     "scenario": ("rows_between", "Scenario"),
     "solvers": ("allocate", "solver_named"),

@@ -11,6 +11,8 @@ import typer
 
 from hsfl import quantities
 from hsfl.commands.console import (
+    CLASSES,
+    SHAPE,
     Changes,
     DataDir,
     Json,
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from hsfl.runs.client_data import Survey
 
 commands = typer.Typer()
-SHAPE, CLASSES, SAMPLES = (3, 32, 32), 10, 5000  # of a sample, and of each client, where no data set is named
+SAMPLES = 5000  # of each client, where no data set is named
 DEVICE_FIELDS = {
     "cpu": "cycles",
     "compute": "compute",

@@ -17,10 +17,10 @@ from hsfl.report.page.page import page_data
 from hsfl.report.page.page_sources import read_sources
 from hsfl.report.sweep_results import METRICS, read_sweep, say_setting
 from hsfl.runs.loop import train_run
-from hsfl.runs.run_folder.folder import RunFolder
+from hsfl.runs.run_folder.folder import TIMING, RunFolder
 from hsfl.runs.studies.grid import check_contenders, read_grid, say_value
-from hsfl.runs.studies.run_many import Show
-from hsfl.runs.studies.sweep_runs import TIMING, run_sweep
+from hsfl.runs.studies.run_many import ManyRuns, Show
+from hsfl.runs.studies.sweep_runs import run_sweep
 from tests.naming import names, raises
 from tests.report.fabricated import data_in
 from tests.small_runs import hsfl, numbers, refused, tiny, tiny_words
@@ -246,7 +246,7 @@ def test_stopped_it_goes_on(tmp_path: Path) -> None:
             return super().starts(piece, place, total, left_s)  # type: ignore[arg-type]
 
     with pytest.raises(KeyboardInterrupt):
-        run_sweep(base, grid, ["fl"], out, show=Stop())
+        run_sweep(base, grid, ["fl"], out, ManyRuns(show=Stop()))
     half = read_sweep(out)
     assert (len(half.rows), half.num_missing) == (1, 1)
     assert "1 run is still to be made; the same command makes it." in half.notes()

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch._dynamo.exc import UserError
 from torch.autograd.function import Function
 from torch.export import Dim, ExportedProgram
 
@@ -46,6 +45,8 @@ def export_module(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[s
 def _export(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str]) -> ExportedProgram:
     """Export with the batch size as a symbol. If torch cannot prove its conditions on the batch size and the module has
     one input, the symbol is left to torch, provided that the conditions hold for every batch size that is tried."""
+    from torch._dynamo.exc import UserError  # here, because it loads sympy, and only models that are split need it
+
     args, by_name = ((), dict(zip(names, inputs))) if names else (tuple(inputs), {})
 
     def with_batch(batch: Any) -> ExportedProgram:
