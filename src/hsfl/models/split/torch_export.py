@@ -26,6 +26,7 @@ BATCH_FIXED = ("specialized it to be a constant",)
 BATCH_GUARDED = ("Constraints violated", "constraints violated", "not all values of batch")
 MOST_TRIED = 300  # a condition is tried for all batch sizes below this
 HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 def export_module(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str], training: bool) -> ExportedProgram:
@@ -199,4 +200,10 @@ def _check_hooks(module: nn.Module) -> None:
             raise InputError(
                 f"{type(module).__name__} cannot be split: its part {name!r} ({type(submodule).__name__}) has a hook on its backward "
                 f"pass, which a graph does not hold; remove it, {IN_ORDER}"
+            )
+    for name, parameter in module.named_parameters():
+        if any(getattr(parameter, hooks, None) for hooks in HOOKS_OF_TENSORS):
+            raise InputError(
+                f"{type(module).__name__} cannot be split: its parameter {name!r} has a hook on its gradient, which a copy of the parameter does "
+                "not have, and clients train copies; remove it"
             )
