@@ -1,7 +1,6 @@
 """Modules that do more than their graph says, or in another order: each of them either splits right or is refused.
 
-All take samples of four numbers. Where a module is refused, `REFUSED` has what the refusal names.
-"""
+All take samples of four numbers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -309,6 +308,50 @@ class CountsInEvaluation(Base):
         return self.b(h) * self.count
 
 
+class KeepsAList(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, ...]] = []
+
+    def then(self, h: Tensor) -> Tensor:
+        self.seen.append(tuple(h.shape[1:]))
+        return self.b(h)
+
+
+class ChangesItsSample(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(self.b(self.a(x.mul_(2))).relu())
+
+
+# --- draws
+class DropsWeights(Base):
+    def then(self, h: Tensor) -> Tensor:
+        return F.linear(h, F.dropout(self.b.weight, 0.5, self.training), self.b.bias)
+
+
+class ShufflesTheBatch(Base):
+    def then(self, h: Tensor) -> Tensor:
+        return self.b(h + h[torch.randperm(h.shape[0])]) if self.training else self.b(h)
+
+
+class NoiseBetweenDropouts(Base):
+    def then(self, h: Tensor) -> Tensor:
+        h = F.dropout(h, 0.2, self.training)
+        h = h + torch.randn_like(h) if self.training else h
+        return F.dropout(self.b(h), 0.2, self.training)
+
+
+class SpreadsOverTheBatch(Base):
+    def then(self, h: Tensor) -> Tensor:
+        return self.b(h - h.mean(0)) / (h.std(0) + 1)
+
+
+class HookOnForward(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.b.register_forward_hook(lambda part, given, answer: answer * 2)
+
+
 # --- operations of one's own
 @torch.library.custom_op("hsfl_tests::noisy", mutates_args=())
 def noisy(x: Tensor) -> Tensor:
@@ -365,6 +408,14 @@ def with_operation(operation: Callable[..., Tensor], with_buffer: bool = False) 
             return self.b(operation(h, self.var) if with_buffer else operation(h))
 
     return Operates
+
+
+class SecretThenRead(Base):
+    """A later unit reads the buffer of which the graph does not know that it changes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = secretly_adds(self.a(x), self.var) if self.training else self.a(x)
+        return self.c(self.b(h).relu() + self.var)
 
 
 class OpenlyAdds(Base):

@@ -31,9 +31,11 @@ from hsfl.models.split.trace import one_output
 
 MOST_SAMPLES = 8  # of the example that are compared
 SEED = 1  # of the drawn batch, and of dropout in every pass
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.complex128: 1e-9, torch.complex64: 1e-4}
-ROUGH = 3e-2  # the tolerance of shorter types
-LEAST_SLOPE = 1e-2  # of the steepest gradient: smaller gradients are compared on this scale, since they may be rounding alone
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.complex128: 1e-9, torch.complex64: 1e-5}
+ROUGH = 1e-2  # the tolerance of shorter types
+LEAST_SLOPE = (
+    1e-2  # of the steepest gradient: smaller gradients are compared on this scale, since they may be rounding alone
+)
 MOST_TRIED = 16  # cuts, in order to name one
 
 
@@ -41,15 +43,15 @@ MOST_TRIED = 16  # cuts, in order to name one
 class Difference:
     """What the units give that is not the module's."""
 
-    batch: str
+    place: str  # the batch and the mode
     tensor: str  # or what fails
     relative: float | None  # the largest difference as a part of the largest number; None where there is no such number
 
     @property
     def clause(self) -> str:
         if self.relative is None:
-            return f"{self.tensor} on {self.batch}"
-        return f"{self.tensor} differs from the whole module's by {self.relative:.1%} on {self.batch}"
+            return f"{self.tensor} on {self.place}"
+        return f"{self.tensor} differs from the whole module's by {self.relative:.1%} on {self.place}"
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,10 @@ class Step:
     inputs: tuple[Tensor, ...]
     training: bool
 
+    @property
+    def place(self) -> str:
+        return self.batch if self.training else f"{self.batch} in evaluation mode"
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -68,7 +74,9 @@ class Answer:
     output: Tensor
     slope: Tensor | None  # the gradient of the sample
     gradients: dict[str, Tensor]  # of the parameters that have one
-    state: Mapping[str, Tensor]  # after the step: what is not trained, and the trained weights that the forward pass itself changed
+    state: Mapping[
+        str, Tensor
+    ]  # after the step: what is not trained, and the trained weights that the forward pass itself changed
 
 
 def certify_split(model: ModuleSplit) -> None:
@@ -109,8 +117,8 @@ def _sentence(model: ModuleSplit, cut: int | None, difference: Difference) -> st
 
 # --- batches
 def _drawn_batch(module: nn.Module, example: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """A batch of one sample more than the example's. Whole numbers lie within the example's, or within the first table of an
-    embedding; floats that stand beside the sample lie between 0 and 1, as masks and weights do."""
+    """A batch of one sample more than the example's. Tokens are those of the module's first table, other whole numbers lie
+    between the example's; floats that stand beside the sample lie between 0 and 1, as masks and weights do."""
     generator = torch.Generator().manual_seed(SEED)
     tables = [layer.num_embeddings for layer in module.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
     batch = []
@@ -121,7 +129,7 @@ def _drawn_batch(module: nn.Module, example: Sequence[Tensor]) -> tuple[Tensor, 
         else:
             least, most = (int(bound) for bound in (x.min(), x.max())) if x.numel() else (0, 0)
             if i == 0 and tables and x.dtype != torch.bool:
-                least, most = min(least, 0), max(most, tables[0] - 1)
+                least, most = 0, tables[0] - 1
             drawn = torch.randint(least, most + 1, shape, generator=generator)
         batch.append(drawn.to(x.device, x.dtype))
     return tuple(batch)
@@ -312,7 +320,7 @@ class _Whole:
         for name, parameter in self.trained.items():
             wanted = self.changed.get(name, self.before[name])
             if (relative := _relative(parameter, wanted)) > _tolerance(parameter):
-                return Difference(step.batch, f"{name} after a step", relative)
+                return Difference(step.place, f"{name} after a step", relative)
         return None
 
     def advance(self, expected: Answer) -> None:
@@ -342,7 +350,7 @@ class _Units:
         except InputError:
             raise
         except Exception as error:  # the graph of a user's module may fail anywhere
-            return Difference(step.batch, f"{'a training step' if step.training else 'evaluation'} fails ({_reason(error)})", None)
+            return Difference(step.place, f"the units fail ({_reason(error)})", None)
 
     def _difference(self, step: Step, expected: Answer) -> Difference | None:
         leaves = _leaves(step.inputs, step.training)
@@ -351,22 +359,22 @@ class _Units:
             stretches = self._forward([leaf.clone() for leaf in leaves], step.training)
         output = stretches[-1].output
         if (relative := _relative(output, expected.output)) > _tolerance(output):
-            return Difference(step.batch, "the output", relative)
+            return Difference(step.place, "the output", relative)
         if step.training:
             steepest = max((_largest(gradient) for gradient in expected.gradients.values()), default=0.0)
             for names, gradients in self._backward(stretches):
                 for name in names:
                     given, wanted = gradients.get(name), expected.gradients.get(name)
                     if (relative := _relative(given, wanted, LEAST_SLOPE * steepest)) > _tolerance(given, wanted):
-                        return Difference(step.batch, f"the gradient of {name}", relative)
+                        return Difference(step.place, f"the gradient of {name}", relative)
             if (relative := _relative(leaves[0].grad, expected.slope)) > _tolerance(leaves[0].grad, expected.slope):
-                return Difference(step.batch, "the gradient of the sample", relative)
+                return Difference(step.place, "the gradient of the sample", relative)
         for unit in self.units:
             for name, tensor in unit.state_dict().items():
                 if name in expected.state:
                     wanted = expected.state[name]
                     if (relative := _relative(tensor, wanted)) > _tolerance(tensor):
-                        return Difference(step.batch, f"{name} after a step", relative)
+                        return Difference(step.place, f"{name} after a step", relative)
         return None
 
     def _forward(self, inputs: Sequence[Tensor], training: bool) -> list["_Stretch"]:
@@ -433,7 +441,11 @@ GENERATORS = ("torch's generator", "Python's random", "numpy.random")
 
 def _generators() -> tuple[bytes, int, bytes]:
     """The state of each generator."""
-    return torch.get_rng_state().numpy().tobytes(), hash(random.getstate()), np.random.get_state()[1:3].__repr__().encode()
+    return (
+        torch.get_rng_state().numpy().tobytes(),
+        hash(random.getstate()),
+        np.random.get_state()[1:3].__repr__().encode(),
+    )
 
 
 # --- numbers
@@ -445,7 +457,8 @@ def _relative(given: Tensor | None, wanted: Tensor | None, least: float = 0.0) -
     """The largest difference as a part of the largest number that is wanted, or of `least` where that is more. None stands for zeros.
     Infinite where shapes or types differ, and where one is finite and the other is not."""
     if given is None or wanted is None:
-        return 0.0 if given is wanted else _share(_largest(given if wanted is None else wanted), least)  # type: ignore[arg-type]
+        largest = max((_largest(tensor) for tensor in (given, wanted) if tensor is not None), default=0.0)
+        return _share(largest, max(largest, least))
     if given.shape != wanted.shape or given.dtype != wanted.dtype:
         return float("inf")
     given, wanted = given.detach(), wanted.detach()

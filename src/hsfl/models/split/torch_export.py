@@ -130,6 +130,13 @@ def _error_sentence(module: nn.Module, inputs: Sequence[Tensor], error: Exceptio
             f"{name} cannot be split: it returns something else than tensors ({error_text[:90]}); return one tensor "
             "(use_cache=False in transformers)"
         )
+    if "nn_module_stack" in error_text:
+        return f"{name} cannot be split: {place} gives a buffer the tensor of another one; copy it instead, self.a = self.b.clone(), {IN_ORDER}"
+    if "fake tensor in the exported program" in error_text:
+        return (
+            f"{name} cannot be split: {place} does what no graph can hold, such as .data or torch.autograd.grad; write it with torch's "
+            f"operations (under torch.no_grad() instead of .data), {IN_ORDER}"
+        )
     shapes = " and ".join(f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in inputs)
     reason = re.sub(r"\bs\d+\b", "batch", error_text)[:200] or type(error).__name__
     return (
