@@ -13,7 +13,7 @@ Memory: one copy of the module's state, which is put back in the end, the module
 """
 
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -441,10 +441,11 @@ GENERATORS = ("torch's generator", "Python's random", "numpy.random")
 
 def _generators() -> tuple[bytes, int, bytes]:
     """The state of each generator."""
+    numpy_state: Any = np.random.get_state()  # noqa: NPY002
     return (
         torch.get_rng_state().numpy().tobytes(),
         hash(random.getstate()),
-        np.random.get_state()[1:3].__repr__().encode(),
+        numpy_state[1].tobytes() + str(numpy_state[2]).encode(),
     )
 
 

@@ -31,7 +31,6 @@ from hsfl.models.split.torch_export import IN_ORDER
 from hsfl.models.split.trace import ModuleGraph, trace
 from hsfl.models.units import SplitModel, check_not_lazy, in_order
 
-
 CERTIFIES = ContextVar("CERTIFIES", default=True)  # whether splits are certified where their callers do not say
 Example = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 
