@@ -47,8 +47,8 @@ class ModuleSplit(SplitModel):
         """message: what the first unit takes. split_again: splits another module in the same way."""
         super().__init__(units, dict.fromkeys(units, ""))
         self._split_again = split_again
-        self._origin = (module,)  # in a tuple, so that torch does not take the module for a part
-        self._request = (request,)  # with tensors of the example, which are no part of the model
+        self._origin: tuple[nn.Module, ...] = (module,)  # in a tuple, so that torch does not take the module for a part
+        self._request: tuple[SplitRequest, ...] = (request,)  # with tensors of the example, which are no part of the model
         self.message, self.names = message, request.names
         self._norm_rates = norm_rates(module)
         self.input_dtype = None if message.dtype.is_floating_point else message.dtype
@@ -57,14 +57,19 @@ class ModuleSplit(SplitModel):
         self.train(module.training)
 
     @property
-    def origin(self) -> nn.Module | None:
-        """The module that was split. A copy of the model does not know it."""
-        return self._origin[0] if self._origin else None
+    def is_copy(self) -> bool:
+        """Whether the model is a copy, which knows neither the module that was split nor how that was asked for."""
+        return not self._origin
 
     @property
-    def request(self) -> SplitRequest | None:
-        """How the module was split. A copy of the model does not know it."""
-        return self._request[0] if self._request else None
+    def origin(self) -> nn.Module:
+        """The module that was split."""
+        return self._origin[0]
+
+    @property
+    def request(self) -> SplitRequest:
+        """How the module was split."""
+        return self._request[0]
 
     @property
     def norm_rates(self) -> list[float]:
@@ -90,7 +95,7 @@ class ModuleSplit(SplitModel):
     def whole(self) -> nn.Module:
         """The module that was split. Where the model is a copy, which does not know the module, or the module takes
         several tensors, this is the model itself, which runs its units one after another."""
-        return self._origin[0] if self._origin and self.message.is_plain else self
+        return self if self.is_copy or not self.message.is_plain else self.origin
 
     def changed(self, change: Callable[[nn.Module], nn.Module]) -> SplitModel:
         """The module after a change to its layers, split anew."""

@@ -236,7 +236,8 @@ def _output(program: ExportedProgram, module: nn.Module, choice: str | int | Non
 def one_output(answer: Any, choice: str | int | None, name: str) -> Tensor:
     """The one tensor of what a module returned. name: of the module, for errors."""
     if choice is not None:
-        return _pick(answer, choice, name)  # type: ignore[no-any-return]
+        chosen: Tensor = _pick(answer, choice, name)
+        return chosen
     return next(leaf for leaf in pytree.tree_leaves(answer) if isinstance(leaf, Tensor))
 
 
