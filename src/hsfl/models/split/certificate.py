@@ -33,14 +33,13 @@ MOST_SAMPLES = 8  # of the example that are compared
 SEED = 1  # of the drawn batch, and of dropout in every pass
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.complex128: 1e-9, torch.complex64: 1e-5}
 ROUGH = 1e-2  # the tolerance of shorter types
-LEAST_SLOPE = (
-    1e-2  # of the steepest gradient: smaller gradients are compared on this scale, since they may be rounding alone
-)
+LEAST_SLOPE = 1e-2  # of the steepest gradient; smaller gradients may be rounding alone, and are compared on this scale
+LEAST_PERCENT = 1e-3  # a smaller difference is no number of per cent
 MOST_TRIED = 16  # cuts, in order to name one
 
 
 @dataclass(frozen=True)
-class Difference:
+class Mismatch:
     """What the units give that is not the module's."""
 
     place: str  # the batch and the mode
@@ -51,7 +50,12 @@ class Difference:
     def clause(self) -> str:
         if self.relative is None:
             return f"{self.tensor} on {self.place}"
-        return f"{self.tensor} differs from the whole module's by {self.relative:.1%} on {self.place}"
+        if self.relative == float("inf"):
+            return f"{self.tensor} has another shape, type or place of infinite numbers than the whole module's on {self.place}"
+        percent = (
+            f"{self.relative:.1%}" if self.relative >= LEAST_PERCENT else f"{self.relative:.0e} of the largest number"
+        )
+        return f"{self.tensor} differs from the whole module's by {percent} on {self.place}"
 
 
 @dataclass(frozen=True)
@@ -68,15 +72,13 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Answer:
+class WholeAnswer:
     """What the module gave in a step."""
 
     output: Tensor
     slope: Tensor | None  # the gradient of the sample
     gradients: dict[str, Tensor]  # of the parameters that have one
-    state: Mapping[
-        str, Tensor
-    ]  # after the step: what is not trained, and the trained weights that the forward pass itself changed
+    state: Mapping[str, Tensor]  # after the step: what is not trained
 
 
 def certify_split(model: ModuleSplit) -> None:
@@ -95,8 +97,8 @@ def certify_split(model: ModuleSplit) -> None:
 
 
 def _one_cut(
-    model: ModuleSplit, batches: Mapping[str, tuple[Tensor, ...]], difference: Difference
-) -> tuple[int | None, Difference]:
+    model: ModuleSplit, batches: Mapping[str, tuple[Tensor, ...]], difference: Mismatch
+) -> tuple[int | None, Mismatch]:
     """The first cut at which something differs, with what differs there; None if it takes several wires."""
     for cut in range(1, min(model.num_units, MOST_TRIED) + 1):
         there = _first_difference(model, batches, [(cut,)])
@@ -105,7 +107,7 @@ def _one_cut(
     return None, difference
 
 
-def _sentence(model: ModuleSplit, cut: int | None, difference: Difference) -> str:
+def _sentence(model: ModuleSplit, cut: int | None, difference: Mismatch) -> str:
     name, place = type(model.origin).__name__, "with a cut behind every unit"
     if cut is not None:
         place = f"at cut {cut} (behind {model.unit_names[cut - 1]!r})"
@@ -196,7 +198,7 @@ def _put_back(saved: Attributes) -> None:
 # --- the module and its units, step by step
 def _first_difference(
     model: ModuleSplit, batches: Mapping[str, tuple[Tensor, ...]], runs: Sequence[Collection[int]]
-) -> Difference | None:
+) -> Mismatch | None:
     """What differs first when the module and its units make the same steps. runs: of the units; for each of them the cuts at which there
     is a wire. A batch on which the module itself fails is left out."""
     with _left_as_it_was(model.origin) as backup:
@@ -214,7 +216,7 @@ def _first_difference(
     return None
 
 
-def _answers(whole: "_Whole", steps: Sequence[Step]) -> Iterator[tuple[Step, Answer]]:
+def _answers(whole: "_Whole", steps: Sequence[Step]) -> Iterator[tuple[Step, WholeAnswer]]:
     """The module's answers to the steps that it can make. The values of the example do not matter, so it may fail on one
     batch; it may not fail on all, nor on a batch on which it did not fail before."""
     done: list[Step] = []
@@ -275,7 +277,7 @@ class _Whole:
         self.trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         self.changed: dict[str, Tensor] = {}  # trained weights that the forward pass changed in this step
 
-    def answer(self, step: Step) -> Answer | Exception:
+    def answer(self, step: Step) -> WholeAnswer | Exception:
         """What the module gives in a step, or why it fails; then the module is as before the step."""
         attributes = _attributes_of(self.module)
         tensors = {name: tensor for name, tensor in _tensors_of(self.module).items() if name not in self.trained}
@@ -303,7 +305,7 @@ class _Whole:
             name: p.detach().clone() for name, p in self.trained.items() if not torch.equal(p, self.before[name])
         }
         state = {name: t for name, t in state_of(self.module).items() if name not in self.trained}
-        return Answer(output.detach(), leaves[0].grad, gradients, state)
+        return WholeAnswer(output.detach(), leaves[0].grad, gradients, state)
 
     def _output(self, inputs: Sequence[Tensor]) -> Tensor:
         request = self.model.request
@@ -315,15 +317,15 @@ class _Whole:
         for name in self.changed:
             self.trained[name].data.copy_(self.before[name])
 
-    def difference(self, step: Step, expected: Answer) -> Difference | None:
+    def difference(self, step: Step, expected: WholeAnswer) -> Mismatch | None:
         """The trained weights are changed by the forward pass of the units as by the module's."""
         for name, parameter in self.trained.items():
             wanted = self.changed.get(name, self.before[name])
             if (relative := _relative(parameter, wanted)) > _tolerance(parameter):
-                return Difference(step.place, f"{name} after a step", relative)
+                return Mismatch(step.place, f"{name} after a step", relative)
         return None
 
-    def advance(self, expected: Answer) -> None:
+    def advance(self, expected: WholeAnswer) -> None:
         """The next step goes on from this one."""
         for name, value in self.changed.items():
             self.trained[name].data.copy_(value)
@@ -343,38 +345,38 @@ class _Units:
             memo = dict(shared) if i in wires or i == 0 else memo  # beyond a wire nothing else is shared
             self.units.append(deepcopy(unit, memo))
 
-    def difference(self, step: Step, expected: Answer) -> Difference | None:
+    def difference(self, step: Step, expected: WholeAnswer) -> Mismatch | None:
         """What the units give in a step that the module does not."""
         try:
             return self._difference(step, expected)
         except InputError:
             raise
         except Exception as error:  # the graph of a user's module may fail anywhere
-            return Difference(step.place, f"the units fail ({_reason(error)})", None)
+            return Mismatch(step.place, f"the units fail ({_reason(error)})", None)
 
-    def _difference(self, step: Step, expected: Answer) -> Difference | None:
+    def _difference(self, step: Step, expected: WholeAnswer) -> Mismatch | None:
         leaves = _leaves(step.inputs, step.training)
         _seed()
         with torch.set_grad_enabled(step.training):
             stretches = self._forward([leaf.clone() for leaf in leaves], step.training)
         output = stretches[-1].output
         if (relative := _relative(output, expected.output)) > _tolerance(output):
-            return Difference(step.place, "the output", relative)
+            return Mismatch(step.place, "the output", relative)
         if step.training:
             steepest = max((_largest(gradient) for gradient in expected.gradients.values()), default=0.0)
             for names, gradients in self._backward(stretches):
                 for name in names:
                     given, wanted = gradients.get(name), expected.gradients.get(name)
                     if (relative := _relative(given, wanted, LEAST_SLOPE * steepest)) > _tolerance(given, wanted):
-                        return Difference(step.place, f"the gradient of {name}", relative)
+                        return Mismatch(step.place, f"the gradient of {name}", relative)
             if (relative := _relative(leaves[0].grad, expected.slope)) > _tolerance(leaves[0].grad, expected.slope):
-                return Difference(step.place, "the gradient of the sample", relative)
+                return Mismatch(step.place, "the gradient of the sample", relative)
         for unit in self.units:
             for name, tensor in unit.state_dict().items():
                 if name in expected.state:
                     wanted = expected.state[name]
                     if (relative := _relative(tensor, wanted)) > _tolerance(tensor):
-                        return Difference(step.place, f"{name} after a step", relative)
+                        return Mismatch(step.place, f"{name} after a step", relative)
         return None
 
     def _forward(self, inputs: Sequence[Tensor], training: bool) -> list["_Stretch"]:

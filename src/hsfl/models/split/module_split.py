@@ -48,7 +48,9 @@ class ModuleSplit(SplitModel):
         super().__init__(units, dict.fromkeys(units, ""))
         self._split_again = split_again
         self._origin: tuple[nn.Module, ...] = (module,)  # in a tuple, so that torch does not take the module for a part
-        self._request: tuple[SplitRequest, ...] = (request,)  # with tensors of the example, which are no part of the model
+        self._request: tuple[SplitRequest, ...] = (
+            request,
+        )  # with tensors of the example, which are no part of the model
         self.message, self.names = message, request.names
         self._norm_rates = norm_rates(module)
         self.input_dtype = None if message.dtype.is_floating_point else message.dtype
