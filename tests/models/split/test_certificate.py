@@ -15,7 +15,7 @@ from hsfl.models.zoo import build
 from hsfl.runs.prepare import prepare
 from tests.models.split.hidden_effects import MODULES, Base, CountsItsCalls, OtherName
 from tests.models.whole import distance
-from tests.naming import raises
+from tests.naming import names, raises
 
 X = torch.zeros(2, 4)
 STEP, DRAWN = "a training step", "a drawn batch"
@@ -75,13 +75,13 @@ class Lies(Base):
     def forward(self, x: Tensor) -> Tensor:
         about = "" if torch.compiler.is_exporting() else self.about
         if about == "sample" and x.requires_grad:
-            x.register_hook(lambda gradient: gradient * 1.001)
+            x.register_hook(lambda gradient: gradient * 1.002)
         h = self.a(x)
         if about == "buffer" and self.training:
             self.var[1] += 0.001
         if about == "weight" and self.training:
             with torch.no_grad():
-                self.idle += 0.001
+                self.idle += 0.002
         if about == "fails":
             h = h.new_zeros(7)
         if about == "gradient":
@@ -93,9 +93,9 @@ class Lies(Base):
 
 
 LIES = {
-    "sample": ("the gradient of the sample", "by 0.1%"),
+    "sample": ("the gradient of the sample", "by 0.2%"),
     "buffer": ("var after a step",),
-    "weight": ("idle after a step", "by 0.1%"),
+    "weight": ("idle after a step", "by 0.2%"),
     "gradient": ("the gradient of a.",),
     "evaluation": ("the output differs", "in evaluation mode"),
     "fails": ("training step of the whole", "fails"),
@@ -200,6 +200,16 @@ def test_differences_are_relative_and_see_what_is_not_finite():
     assert certificate._relative(None, one) == 1
     assert certificate._relative(torch.zeros(2), None) == 0
     assert certificate._relative(None, None) == 0
+
+
+def test_differences_are_told_as_numbers_that_are_not_zero():
+    def clause(relative: float | None) -> str:
+        return certificate.Mismatch("the example", "c.weight", relative).clause
+
+    names(clause(0.25), "c.weight differs", "by 25.0%", "on the example")
+    names(clause(2e-5), "by 2e-05 of the")
+    names(clause(float("inf")), "another shape, type")
+    assert clause(None) == "c.weight on the example"
 
 
 def test_a_model_by_name_is_certified_once_in_a_process(monkeypatch):
