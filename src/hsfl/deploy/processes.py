@@ -107,7 +107,7 @@ def _model_and_data(settings: MainSettings, config: RunConfig) -> tuple[ModelKit
         shape, num_classes = settings.input, settings.classes
     else:
         shape, num_classes = sample_facts(config)
-    kit = make_kit(config, tuple(shape), num_classes)
+    kit = make_kit(config, tuple(shape), num_classes, config.model.certify)
     _ = kit.initial, kit.shapes  # read these before the model takes other weights
     return kit, dataset
 

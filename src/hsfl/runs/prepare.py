@@ -91,7 +91,7 @@ def prepare(
     indices = divide_samples(config, dataset)
     if model is not None:
         check_weights(model)
-    fitted = copy.deepcopy(model) or make_model(config, train.shape, dataset.num_classes)
+    fitted = copy.deepcopy(model) or make_model(config, train.shape, dataset.num_classes, config.model.certify)
     fitted = fitted.to(_find_device(config.device)).eval()
     goal = find_goal(config, dataset)
     check_fits(fitted, _largest(train, dataset), dataset.num_classes, goal.row.targets, pixel_shape)
@@ -196,8 +196,9 @@ def input_shape(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
     return wanted
 
 
-def make_model(config: RunConfig, input_shape: tuple[int, ...], num_classes: int) -> SplitModel:
-    """The model that the config names, with its first weights, on the CPU."""
+def make_model(config: RunConfig, input_shape: tuple[int, ...], num_classes: int, certify: bool = False) -> SplitModel:
+    """The model that the config names, with its first weights, on the CPU. certify: whether a module that is split is compared
+    with its units."""
     settings = config.model
     if settings.name == OWN_MODEL:
         raise InputError(
@@ -205,7 +206,7 @@ def make_model(config: RunConfig, input_shape: tuple[int, ...], num_classes: int
         )
     seed, options = torch_seed(config.seed, "weights"), config.options.of(settings.name)
     model = build(
-        settings.name, input_shape, num_classes, settings.norm, settings.stem, seed, settings.dropout, options
+        settings.name, input_shape, num_classes, settings.norm, settings.stem, seed, settings.dropout, options, certify
     )
     if settings.init_weights is not None:
         load_init_weights(model, settings.init_weights)

@@ -112,6 +112,10 @@ def _is_own_model(c: RunConfig) -> bool:
 
 # Model and training
 GIVEN_MODEL = Reason(_is_own_model, "the model was given itself, and is trained as it is; leave it out")
+CUT_BY_HAND = Reason(
+    lambda c: not _is_own_model(c) and not find_recipe(c.model.name).is_split,
+    "{c.model.name} is cut by hand, so nothing is certified; leave it out",
+)
 NO_NORM = Reason(lambda c: not find_recipe(c.model.name).has_norm, "{c.model.name} has no BatchNorm; leave it out")
 OTHER_NORM = Reason(lambda c: c.model.norm != "batch", "model.norm={c.model.norm} leaves no BatchNorm; leave it out")
 NO_STEM = Reason(lambda c: not find_recipe(c.model.name).stem, "{c.model.name} has no stem to choose; leave it out")
@@ -195,6 +199,7 @@ UNUSED: dict[str, list[Reason]] = {
     "model.stem": [GIVEN_MODEL, NO_STEM],
     "model.dropout": [GIVEN_MODEL],
     "model.init_weights": [GIVEN_MODEL],
+    "model.certify": [GIVEN_MODEL, CUT_BY_HAND],
     "data.alpha": [_needs("data.partition", "dirichlet", "quantity_skew")],
     "data.classes_per_client": [_needs("data.partition", "shards")],
     "data.split": [_needs("data.name", "ham10000")],
