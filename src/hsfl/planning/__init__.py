@@ -16,7 +16,7 @@ OFFERED = {  # to other folders, by module
         "fastest_one_cut",
         "looks_at_cuts",
     ),
-    "fair_defaults": ("without_auto",),
+    "fair_defaults": ("one_cut_of", "without_auto"),
     "fleet_from_file": ("fleet_notes", "with_fleet_file"),
     "plans.fleet_plan": ("device_table", "make_plan", "Plan"),
     "rounds.participation": ("choose_clients", "choose_present", "CutTask", "most_weight", "update_weights"),
