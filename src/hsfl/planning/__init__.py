@@ -15,6 +15,7 @@ OFFERED = {  # to other folders, by module
         "fastest_cuts",
         "fastest_one_cut",
         "looks_at_cuts",
+        "planned_framework",
     ),
     "fair_defaults": ("one_cut_of", "without_auto"),
     "fleet_from_file": ("fleet_notes", "with_fleet_file"),
