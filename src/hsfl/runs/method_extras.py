@@ -64,11 +64,17 @@ def planned_extras(
             f"what {row.title} sends besides a head (extra_bytes) is not known without its data and its model, so cuts and seconds "
             "leave it out; the clock of a run charges it"
         )
-        return Extras(passes=row.code.passes), [unknown] if "extra_bytes" in hooks else []
+        return Extras(passes=_passes(framework)), [unknown] if "extra_bytes" in hooks else []
     up, down = (size(max(bits, default=0.0) / 8) for bits in (extras.up_bits, extras.down_bits))
     parts = [f"sends up to {up} up and {down} down besides a head"] if extras.up_bits else []
     parts += [f"makes {extras.passes} passes over a client's samples"] if extras.passes > 1 else []
     return extras, [f"{row.title} {' and '.join(parts)} in a round, and cuts and seconds count it"] if parts else []
+
+
+def _passes(framework: str) -> int:
+    from hsfl.frameworks import find_framework  # here, because it loads torch
+
+    return int(getattr(find_framework(framework), "passes", 1))
 
 
 def _asked_extras(
