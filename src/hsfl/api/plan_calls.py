@@ -23,7 +23,7 @@ from hsfl.report.page.page_words import describe_plan, plan_sentence
 from hsfl.report.plan_figure import plan_figure
 from hsfl.runs.client_data import expected_samples, expected_task
 from hsfl.runs.from_plan import PLAN_FILE, check_plan_folder, keep_plan, read_plan
-from hsfl.runs.method_extras import planned_extras
+from hsfl.runs.planned_extras import planned_extras
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

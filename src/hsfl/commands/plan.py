@@ -192,7 +192,7 @@ def _plan_fleet(
     from hsfl.planning.plans.fleet_plan import make_plan
     from hsfl.report.page.page_words import describe_plan
     from hsfl.runs.from_plan import check_plan_folder, keep_plan
-    from hsfl.runs.method_extras import planned_extras
+    from hsfl.runs.planned_extras import planned_extras
 
     if out is not None:
         check_plan_folder(out)

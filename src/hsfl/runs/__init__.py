@@ -1,6 +1,6 @@
 """The life of a run: prepare what the config names (`prepare`, `client_data`), begin or resume (`resume`), train round by round
-(`loop`) within the budget (`budget`), and tell of it (`progress`, `cuts_and_allocation`). `method_extras` has what a
-method sends and trains besides, for the search for cuts. `run_folder` is what a run leaves behind,
+(`loop`) within the budget (`budget`), and tell of it (`progress`, `cuts_and_allocation`). `method_extras` and `planned_extras`
+have what a method sends and trains besides, for runs and plans that choose cuts. `run_folder` is what a run leaves behind,
 `checks` what a config is told before it begins, `studies` many runs for one question. The algorithms are in `frameworks`, seconds
 and who takes part in `planning`, figures in `report`.
 """
@@ -22,8 +22,8 @@ OFFERED = {  # to other folders, by module
     ),
     "from_plan": ("as_planned", "check_plan_folder", "keep_plan", "PLAN_FILE", "PlannedCuts", "read_plan"),
     "loop": ("make_clock", "train_run"),
-    "method_extras": ("planned_extras",),
     "prepare": ("input_shape", "make_images", "make_model", "prepare"),
+    "planned_extras": ("planned_extras",),
     "progress": ("Observer", "observer"),
     "run_folder.provenance": ("names_of",),
     "run_folder.records": (
