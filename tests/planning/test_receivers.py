@@ -11,7 +11,7 @@ from hsfl.allocation.policy_table import POLICIES
 from hsfl.config import read_config
 from hsfl.planning.rounds.round_clock import RoundClock
 from hsfl.planning.world import world_of
-from tests.planning.test_radio_round import COST, WORDS
+from tests.planning.rounds.test_radio_round import COST, WORDS
 
 LARGE = replace(COST, model_bits=30 * COST.model_bits)  # distribution counts as much as training
 SAMPLES = np.arange(20.0, 44.0, 2.0)

@@ -22,7 +22,7 @@ from hsfl.runs.loop import train_run
 from hsfl.runs.prepare import prepare
 from hsfl.runs.run_folder.folder import RunFolder, record_line
 from tests.naming import names
-from tests.planning.test_radio_round import COST
+from tests.planning.rounds.test_radio_round import COST
 from tests.small_runs import tiny
 
 MANY = MANY_CLIENTS + 500

@@ -8,7 +8,7 @@ from torch import nn
 import hsfl
 from hsfl.config import read_config
 from hsfl.errors import InputError
-from hsfl.runs import memory_check
+from hsfl.runs.checks import memory_check
 from hsfl.runs.checks.memory_check import check_memory
 from hsfl.runs.loop import train_run
 from hsfl.runs.prepare import Bench, prepare
