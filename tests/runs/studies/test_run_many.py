@@ -141,6 +141,7 @@ def test_the_start_says_where_the_budget_comes_from(tmp_path: Path) -> None:
     names(told[2], "50 simulated seconds", "train.budget_s")
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow
 def test_compare_side_by_side(tmp_path: Path) -> None:
     words = [*tiny_words("train.rounds=1"), "-f", "hsfl", "-f", "fl", "--out", str(tmp_path / "out")]

@@ -14,6 +14,7 @@ from hsfl.framework_table import copy_per_client_names, method
 from hsfl.models.recipes import find_recipe
 from hsfl.network.devices import MANY_CLIENTS
 from hsfl.planning.cuts import looks_at_cuts
+from hsfl.planning.fair_defaults import one_cut_of
 from hsfl.planning.rounds.allocators import policy_of
 from hsfl.planning.rounds.cpsl_policy import plans_one_cut, takes_turns
 
@@ -101,6 +102,17 @@ def _searches_no_cuts(c: RunConfig) -> bool:
     return c.fleet.cuts not in ("auto", "planned") or not looks_at_cuts(c)
 
 
+def _may_try_one_cut(c: RunConfig) -> bool:
+    """Whether one cut for all clients may be chosen by its rounds under a policy."""
+    row = method(c.framework)
+    return row.copy_per_client and row.timing.cut == "any" and not looks_at_cuts(c)
+
+
+def _tries_one_cut(c: RunConfig) -> bool:
+    """Whether one cut for all clients is chosen by its rounds under the policy."""
+    return plans_one_cut(c) or (_may_try_one_cut(c) and one_cut_of(c) == "fastest")
+
+
 def _is_at_prices(c: RunConfig) -> bool:
     """Whether cuts answer to prices (docs/allocation.md), because there are many clients or several cells."""
     return _has_radio(c) and (c.network.cells > 1 or c.fleet.num_clients > MANY_CLIENTS)
@@ -171,6 +183,11 @@ KEEPS_EVEN = _framework_that("keeps the even allocation", _keeps_even)
 POLICY_IS_EVEN = Reason(
     lambda c: policy_of(c).name == "even",
     "the even allocation solves nothing; set allocation.policy=proposed, or leave it out",
+    runs_only=True,
+)
+ONE_CUT_UNTRIED = Reason(
+    lambda c: _may_try_one_cut(c) and not _tries_one_cut(c),
+    "the one cut for all clients is not searched; set fleet.one_cut=fastest, or leave it out",
     runs_only=True,
 )
 NO_SEARCH = Reason(_searches_no_cuts, "no cuts are searched; set fleet.cuts=planned, or leave it out", runs_only=True)
@@ -255,9 +272,10 @@ UNUSED: dict[str, list[Reason]] = {
     "allocation.policy": [KEEPS_EVEN.unless(lambda c: c.allocation.policy in ("own", "even"))],
     "allocation.cuts": SEARCH,
     "allocation.samples": [
-        NO_SEARCH.unless(plans_one_cut),
+        ONE_CUT_UNTRIED,
+        NO_SEARCH.unless(_tries_one_cut),
         POLICY_IS_EVEN,
-        CUTS_WITHOUT_ROUNDS.unless(plans_one_cut),
+        CUTS_WITHOUT_ROUNDS.unless(_tries_one_cut),
         replace(AT_PRICES, runs_only=True),  # a plan at prices samples rounds
     ],
     "allocation.sharing": SOLVER,

@@ -19,6 +19,7 @@ from hsfl.files import clear_scratch, read_json, read_record, write_json
 from hsfl.frameworks import find_framework
 from hsfl.models.units import SplitModel
 from hsfl.planning.fair_defaults import without_auto
+from hsfl.planning.rounds.allocators import policy_of
 from hsfl.runs.budget import charged_s, fits_budget
 from hsfl.runs.checks.clock_notes import clock_notes
 from hsfl.runs.client_data import read_data
@@ -95,16 +96,24 @@ def _pieces(
 
 
 def _check_fit(pieces: Sequence[Piece], show: Show, dataset: Dataset | None, model: SplitModel | None) -> None:
-    """Refuse cuts and models that do not fit, before anything is trained. Planned cuts always fit, and take long to
-    find, so they are not tried here."""
+    """Refuse cuts, models and links that do not fit, before anything is trained. Cuts that are searched always fit, and take long
+    to find, so the deepest stand in for them."""
     show.says(f"checking the settings of {len(pieces)} runs") if len(pieces) > 1 else None
     for piece in pieces:
-        if piece.config.fleet.cuts == "planned":
-            continue
         try:
-            prepare(piece.config, dataset, model)
+            prepare(_with_cuts_unsearched(piece.config), dataset, model)
         except InputError as error:
             raise InputError(f"{piece.name}: {error}") from None
+
+
+def _with_cuts_unsearched(config: RunConfig) -> RunConfig:
+    """The config with the deepest cuts in the place of those that would be searched."""
+    fleet, deepest = config.fleet, {}
+    if fleet.cuts in ("planned", "fastest") and not policy_of(config).chooses_cuts:
+        deepest["cuts"] = "max_cut"
+    if fleet.one_cut == "fastest":
+        deepest["one_cut"] = "max_cut"
+    return config.model_copy(update={"fleet": fleet.model_copy(update=deepest)})
 
 
 def _what_follows(base: RunConfig, plan_only: bool) -> str:
