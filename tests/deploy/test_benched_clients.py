@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 
 from hsfl.deploy.admin.benching import BenchRules, Conduct
 from hsfl.deploy.admin.fleet_control import FleetControl
+from hsfl.deploy.admin.fleet_orders import judge_round, members_who_may
 from hsfl.deploy.client_round import RoundWork
 from hsfl.deploy.logs import open_log
-from hsfl.deploy.main.fleet_orders import judge_round, members_who_may
 from hsfl.deploy.main.roster import Member, Roster
 from hsfl.deploy.settings import MainSettings
 from hsfl.deploy.wire.client_messages import Benched

@@ -76,7 +76,9 @@ def admin_command(
     if as_json:
         print_json({"order": str(event), "time": event.time, "file": str(folder.path / EVENTS_FILE)})
     else:
-        out_console.print(f"{event}: the main server takes this before its next round; hsfl status shows what waits")
+        out_console.print(
+            f"{event}: the main server takes this before its next round; hsfl status shows what waits", soft_wrap=True
+        )
 
 
 def _event_of_words(order: OrderWord, words: list[str], rounds: int | None, why: str) -> "OperatorEvent":
@@ -90,6 +92,8 @@ def _event_of_words(order: OrderWord, words: list[str], rounds: int | None, why:
     if len(why) > MOST_WHY:
         raise InputError(f"--why has {len(why)} characters; give at most {MOST_WHY}")
     if order == OrderWord.SET:
+        if not words:
+            raise InputError("set lacks a setting; write tau_s=90, min_clients=3 or cut.NAME=2")
         return OperatorEvent(time_now(), "set", values=dict(_assignment(word) for word in words))
     takes_name = order in (OrderWord.KICK, OrderWord.BENCH, OrderWord.RESUME)
     if len(words) > takes_name:

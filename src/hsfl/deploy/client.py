@@ -175,11 +175,17 @@ class ClientProcess:
                 self._check_cut(setup, message.cut)
                 self.evaluation = asyncio.create_task(self._evaluate(setup, message, self.channels))
             elif isinstance(message, Benched):
-                self.log.event("benched", "warning", rounds=message.rounds, why=message.why)
+                self._log_benched(message)
             elif isinstance(message, Knock):
                 await call.write(pack_message(Alive()))
             elif self.job is not None and message.attempt == self.job.order.attempt:
                 self._end_round(message)
+
+    def _log_benched(self, message: Benched) -> None:
+        if message.rounds is None:
+            self.log.event("benched until the operator resumes this client", "warning", why=message.why)
+        else:
+            self.log.event("benched", "warning", rounds=message.rounds, why=message.why)
 
     def _open_channels(self) -> Channels:
         """Channels with the certificate that is in the bundle now. A bundle that was good at the start may be half

@@ -81,7 +81,7 @@ async def serve_main(settings: MainSettings, insecure: bool, log: Log) -> Summar
         roster = Roster(folder.path, settings.clients, config.fleet.num_clients)
         edge = EdgeLink(settings.edge, certs, roster.run)
         rules = BenchRules(settings.bench_after, settings.bench_rounds, settings.bench_longest)
-        control = FleetControl(folder, rules, log)
+        control = FleetControl(folder, rules, log, kit.num_units)
         shared = SharedState(settings, kit, planner, roster, edge, compute, log, metrics, control)
         checkpoint = MainCheckpoint(shared, folder, test, classes)
         checkpoint.restore()

@@ -97,7 +97,7 @@ def test_who_does_nothing_wrong_leaves_nothing_behind(state: FleetState) -> None
 
 
 def facts(**run: dict[str, object]) -> FleetFacts:
-    return FleetFacts(parse_config(changed(RUN, **run)), ("ada", "bo"), {"ada": 3})
+    return FleetFacts(parse_config(changed(RUN, **run)), ("ada", "bo"), {"ada": 3}, 5)
 
 
 def order(**values: float) -> OperatorEvent:
@@ -116,6 +116,7 @@ def order(**values: float) -> OperatorEvent:
         (order(min_clients=1.5), ("min_clients is 1.5", "whole number")),
         (order(cut__bob=1), ("client", "'bob'", "did you mean bo")),
         (order(cut__ada=4), ("cut.ada is 4", "1 to 3", "memory")),
+        (order(cut__bo=6), ("cut.bo is 6", "1 to 5")),
         (order(tau_s=9, cut__bo=1.5), ("cut.bo is 1.5", "whole number")),
     ],
 )

@@ -23,10 +23,10 @@ from hsfl.runs.run_folder.folder import RunFolder
 
 
 class FleetControl:
-    """The state, and where its orders come from."""
+    """The state, and where its orders come from. num_units: of the model; None: cuts are not checked against it."""
 
-    def __init__(self, folder: RunFolder, rules: BenchRules, log: Log) -> None:
-        self.folder, self.rules, self.log = folder, rules, log
+    def __init__(self, folder: RunFolder, rules: BenchRules, log: Log, num_units: int | None = None) -> None:
+        self.folder, self.rules, self.log, self.num_units = folder, rules, log, num_units
         self.state = FleetState()
         self._stamp: Any = None  # of the file of orders when it was read last
 
@@ -50,7 +50,7 @@ class FleetControl:
             try:
                 if isinstance(event, InputError):
                     raise event
-                check_event(event, read_facts(self.folder))
+                check_event(event, replace(read_facts(self.folder), num_units=self.num_units))
                 self.state = after_event(self.state, event)
                 taken.append(event)
                 self.log.event("order of the operator", order=str(event), why=event.why or None)

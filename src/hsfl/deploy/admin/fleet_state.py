@@ -60,7 +60,7 @@ class FleetState:
 
 def after_event(state: FleetState, event: OperatorEvent) -> FleetState:
     """The state after an order. Orders that change nothing are none the worse."""
-    name, why = event.client, event.why or "the operator says so"
+    name, why = event.client, event.why or "the operator gave no reason"
     match event.deed:
         case "pause":
             return replace(state, paused=True)
@@ -127,6 +127,7 @@ class FleetFacts:
     config: RunConfig
     names: tuple[str, ...]
     deepest: dict[str, int]
+    num_units: int | None = None  # of the model; None: not known before the first round
 
 
 def read_facts(folder: RunFolder) -> FleetFacts:
@@ -166,7 +167,7 @@ def _check_value(name: str, value: float, facts: FleetFacts) -> None:
     client = known_name("client", name.removeprefix(CUT), facts.names)
     if not method(facts.config.framework).own_cuts:
         raise InputError(f"{name} is given, but with {facts.config.framework} all clients have one cut; leave it out")
-    most_cut = facts.deepest.get(client)
+    most_cut = facts.deepest.get(client, facts.num_units)
     if value < fleet.min_cut or (most_cut is not None and value > most_cut):
         range_text = f"{fleet.min_cut} or more" if most_cut is None else f"{fleet.min_cut} to {most_cut}"
         raise InputError(f"{name} is {value:g}; give {range_text}, which the run allows and the device's memory holds")

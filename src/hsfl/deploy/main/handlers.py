@@ -13,10 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
+from hsfl.deploy.admin.admission import Admission, new_member, tell_benched
 from hsfl.deploy.admin.fleet_control import FleetControl
 from hsfl.deploy.compute_queue import ComputeQueue
 from hsfl.deploy.logs import Log
-from hsfl.deploy.main.admission import Admission, new_member, tell_benched
 from hsfl.deploy.main.cut_planner import CutPlanner
 from hsfl.deploy.main.edge_link import EdgeLink
 from hsfl.deploy.main.main_round import Evaluation, MainRound, Tail

@@ -12,9 +12,9 @@ import time
 from contextlib import suppress
 from functools import partial
 
+from hsfl.deploy.admin.fleet_orders import fewest_clients, judge_round, members_who_may, take_orders, tau_now_s
 from hsfl.deploy.edge_server import sum_kept_clients
 from hsfl.deploy.main.edge_link import EdgeLost
-from hsfl.deploy.main.fleet_orders import fewest_clients, judge_round, members_who_may, take_orders, tau_now_s
 from hsfl.deploy.main.handlers import AttendHandler, SharedState, TrainHandler
 from hsfl.deploy.main.main_round import MainRound, SpareTails, begin_round
 from hsfl.deploy.main.run_record import write_clients

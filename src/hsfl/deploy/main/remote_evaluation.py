@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hsfl.deploy.main.fleet_orders import tau_now_s
+from hsfl.deploy.admin.fleet_orders import tau_now_s
 from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.main_round import Evaluation, MainRound, check_batch
 from hsfl.deploy.model_kit import ModelKit

@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 
+from hsfl.deploy.admin.fleet_orders import judge_round, tau_now_s
 from hsfl.deploy.main.edge_link import EdgeLost
-from hsfl.deploy.main.fleet_orders import judge_round, tau_now_s
 from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.main_round import MainRound
 from hsfl.deploy.main.remote_evaluation import EvaluateHandler

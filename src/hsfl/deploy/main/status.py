@@ -7,8 +7,8 @@ from typing import Any
 
 from grpc import aio
 
+from hsfl.deploy.admin.fleet_orders import fewest_clients, tau_now_s
 from hsfl.deploy.admin.fleet_state import FleetState
-from hsfl.deploy.main.fleet_orders import fewest_clients, tau_now_s
 from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.server_checkpoint import MainCheckpoint
 from hsfl.deploy.settings import MainSettings

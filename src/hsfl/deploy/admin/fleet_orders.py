@@ -1,10 +1,10 @@
 """What the main server does about orders of the operator, and about clients that offend or are late: between two rounds, never within
-one. The state and its rules are in `hsfl.deploy.admin`."""
+one. The state and its rules are in `fleet_state`."""
 
 from collections.abc import Sequence
 
+from hsfl.deploy.admin.admission import tell_benched
 from hsfl.deploy.admin.benching import Outcome, outcome_of_drop
-from hsfl.deploy.main.admission import tell_benched
 from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.main_round import MainRound
 from hsfl.deploy.main.roster import Member

@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from hsfl.deploy.admin import admission
+from hsfl.deploy.admin.admission import is_alive
 from hsfl.deploy.client import ClientProcess
-from hsfl.deploy.main import admission
-from hsfl.deploy.main.admission import is_alive
 from hsfl.deploy.main.roster import Member
 from hsfl.deploy.processes import run_client
 from hsfl.deploy.wire import transport
