@@ -10,7 +10,7 @@ from hsfl.deploy.admin.benching import (
     FORGIVEN_AFTER,
     BenchRules,
     Conduct,
-    Outcome,
+    RoundOutcome,
     after_round,
     after_waiting,
     outcome_of_drop,
@@ -20,10 +20,12 @@ from hsfl.deploy.metrics import REASONS
 from tests.naming import names
 
 RULES = st.builds(BenchRules, st.integers(1, 5), st.integers(1, 9), st.integers(1, 40))
-OUTCOMES = st.lists(st.sampled_from(Outcome), max_size=60)
+OUTCOMES = st.lists(st.sampled_from(RoundOutcome), max_size=60)
 
 
-def history(rules: BenchRules, outcomes: Sequence[Outcome]) -> Iterator[tuple[Conduct, Conduct, Outcome | None]]:
+def history(
+    rules: BenchRules, outcomes: Sequence[RoundOutcome]
+) -> Iterator[tuple[Conduct, Conduct, RoundOutcome | None]]:
     """Rounds of one seat: conduct before and after, and the outcome; None where the seat sits the round out."""
     conduct, waiting = Conduct(), list(outcomes)
     while waiting:
@@ -34,7 +36,9 @@ def history(rules: BenchRules, outcomes: Sequence[Outcome]) -> Iterator[tuple[Co
 
 
 @given(RULES, OUTCOMES)
-def test_every_sentence_ends_and_none_is_longer_than_the_longest(rules: BenchRules, outcomes: list[Outcome]) -> None:
+def test_every_sentence_ends_and_none_is_longer_than_the_longest(
+    rules: BenchRules, outcomes: list[RoundOutcome]
+) -> None:
     sat_out = 0
     for _, after, outcome in history(rules, outcomes):
         sat_out = sat_out + 1 if outcome is None else 0
@@ -43,18 +47,18 @@ def test_every_sentence_ends_and_none_is_longer_than_the_longest(rules: BenchRul
 
 
 @given(RULES, OUTCOMES)
-def test_only_a_fault_benches(rules: BenchRules, outcomes: list[Outcome]) -> None:
+def test_only_a_fault_benches(rules: BenchRules, outcomes: list[RoundOutcome]) -> None:
     for before, after, outcome in history(rules, outcomes):
         if after.sentences > before.sentences:
-            assert outcome in (Outcome.LATE, Outcome.OFFENCE)
+            assert outcome in (RoundOutcome.LATE, RoundOutcome.OFFENCE)
             assert after.rounds_left > 0
-            names(after.why, *(["late"] if outcome == Outcome.LATE else ["refused", "NaN"]))
-        if outcome == Outcome.NO_FAULT:
+            names(after.why, *(["late"] if outcome == RoundOutcome.LATE else ["refused", "NaN"]))
+        if outcome == RoundOutcome.NO_FAULT:
             assert after == before
 
 
 @given(RULES, OUTCOMES)
-def test_sentences_grow_until_they_are_forgiven(rules: BenchRules, outcomes: list[Outcome]) -> None:
+def test_sentences_grow_until_they_are_forgiven(rules: BenchRules, outcomes: list[RoundOutcome]) -> None:
     last = None
     for before, after, _ in history(rules, outcomes):
         if not after.sentences:
@@ -73,50 +77,50 @@ def test_a_permanent_straggler_costs_tau_ever_more_seldom(rules: BenchRules, num
     for _ in range(num_rounds):
         is_tried, conduct = not conduct.is_benched, after_waiting(conduct)
         if is_tried:
-            tried, conduct = tried + 1, after_round(rules, conduct, Outcome.LATE)
+            tried, conduct = tried + 1, after_round(rules, conduct, RoundOutcome.LATE)
     doublings = math.ceil(math.log2(max(longest / rules.first, 1)))
     assert tried <= rules.after + doublings + num_rounds / (longest + 1) + 1
     assert tried >= min(rules.after, num_rounds)
     assert tried >= num_rounds // (longest + 1)
 
 
-@given(RULES, st.lists(st.lists(st.just(Outcome.LATE), max_size=4), max_size=12))
-def test_one_kept_round_forgives_lateness(rules: BenchRules, runs: list[list[Outcome]]) -> None:
-    outcomes = [outcome for late in runs for outcome in (*late[: rules.after - 1], Outcome.KEPT)]
+@given(RULES, st.lists(st.lists(st.just(RoundOutcome.LATE), max_size=4), max_size=12))
+def test_one_kept_round_forgives_lateness(rules: BenchRules, runs: list[list[RoundOutcome]]) -> None:
+    outcomes = [outcome for late in runs for outcome in (*late[: rules.after - 1], RoundOutcome.KEPT)]
     assert all(not after.is_benched for _, after, _ in history(rules, outcomes))
-    assert after_round(rules, Conduct(late=7, sentences=3), Outcome.KEPT) == Conduct()
+    assert after_round(rules, Conduct(late=7, sentences=3), RoundOutcome.KEPT) == Conduct()
 
 
 @given(RULES, OUTCOMES)
-def test_offences_are_forgiven_after_some_kept_rounds_in_a_row(rules: BenchRules, outcomes: list[Outcome]) -> None:
+def test_offences_are_forgiven_after_some_kept_rounds_in_a_row(rules: BenchRules, outcomes: list[RoundOutcome]) -> None:
     last = Conduct()
-    for _, after, _ in history(rules, [*outcomes, *[Outcome.KEPT] * FORGIVEN_AFTER]):
+    for _, after, _ in history(rules, [*outcomes, *[RoundOutcome.KEPT] * FORGIVEN_AFTER]):
         last = after
     assert last == Conduct()
-    few = after_round(rules, Conduct(offences=1), Outcome.KEPT)
+    few = after_round(rules, Conduct(offences=1), RoundOutcome.KEPT)
     assert (few.offences, few.good) == (1, 1)
 
 
 @given(OUTCOMES)
-def test_no_rule_benches_nobody(outcomes: list[Outcome]) -> None:
+def test_no_rule_benches_nobody(outcomes: list[RoundOutcome]) -> None:
     assert all(after == Conduct() for _, after, _ in history(BenchRules(after=0), outcomes))
 
 
 def test_reasons_of_drops() -> None:
     """Whatever a server refuses is an offence, if it is not known to be nobody's fault."""
     by_reason = {reason: outcome_of_drop(reason) for reason in (*REASONS, "limit", "stale")}
-    assert by_reason["late"] == Outcome.LATE
-    assert {reason for reason, outcome in by_reason.items() if outcome == Outcome.NO_FAULT} == {
+    assert by_reason["late"] == RoundOutcome.LATE
+    assert {reason for reason, outcome in by_reason.items() if outcome == RoundOutcome.NO_FAULT} == {
         *("disconnected", "revoked", "stale"),
     }
-    assert by_reason["limit"] == by_reason["not_finite"] == Outcome.OFFENCE
+    assert by_reason["limit"] == by_reason["not_finite"] == RoundOutcome.OFFENCE
 
 
 def test_what_happens_to_all_is_nobodys_fault() -> None:
     """A time limit that is too short, or a learning rate that is too high, benches nobody. Other offences count all the same."""
-    outcomes = {"ada": Outcome.LATE, "bo": Outcome.OFFENCE, "cy": Outcome.OFFENCE}
+    outcomes = {"ada": RoundOutcome.LATE, "bo": RoundOutcome.OFFENCE, "cy": RoundOutcome.OFFENCE}
     reasons = {"ada": "late", "bo": "diverged", "cy": "shape"}
     fair = without_common_faults(outcomes, reasons)
-    assert fair == {"ada": Outcome.NO_FAULT, "bo": Outcome.NO_FAULT, "cy": Outcome.OFFENCE}
-    somebody = outcomes | {"di": Outcome.KEPT}
+    assert fair == {"ada": RoundOutcome.NO_FAULT, "bo": RoundOutcome.NO_FAULT, "cy": RoundOutcome.OFFENCE}
+    somebody = outcomes | {"di": RoundOutcome.KEPT}
     assert without_common_faults(somebody, reasons) == somebody

@@ -5,10 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hsfl.config import parse_config
-from hsfl.deploy.admin.benching import BenchRules, Outcome
+from hsfl.deploy.admin.benching import BenchRules, Conduct, RoundOutcome
 from hsfl.deploy.admin.fleet_state import (
     FleetFacts,
     FleetState,
+    Hold,
     after_attempt,
     after_completed_round,
     after_event,
@@ -21,11 +22,11 @@ from tests.deploy.fleet import RUN, changed
 from tests.naming import raises
 
 RULES = BenchRules(after=1, first=2, longest=8)
-ROUNDS = st.dictionaries(NAME, st.sampled_from(Outcome))
+ROUNDS = st.dictionaries(NAME, st.sampled_from(RoundOutcome))
 CLIENTS = ("ada", "bo", "ward-3")
 
 
-def after_step(state: FleetState, step: OperatorEvent | dict[str, Outcome]) -> FleetState:
+def after_step(state: FleetState, step: OperatorEvent | dict[str, RoundOutcome]) -> FleetState:
     if isinstance(step, OperatorEvent):
         return after_event(state, step)
     return after_completed_round(state, RULES, step, {})
@@ -39,8 +40,16 @@ def states(draw: st.DrawFn) -> FleetState:
     return state
 
 
-@settings(max_examples=40)
-@given(states(), st.sets(st.sampled_from(CLIENTS)), st.integers(0, 4))
+BENCHED = st.dictionaries(NAME, st.builds(Conduct, rounds_left=st.integers(0, 3)))
+ORDERED_OUT = st.dictionaries(NAME, st.just("sold"), max_size=1)
+HELD = st.dictionaries(NAME, st.builds(Hold, st.none() | st.integers(1, 3), st.just("")), max_size=1)
+
+
+@given(
+    st.builds(FleetState, kicked=ORDERED_OUT, held=HELD, conducts=BENCHED),
+    st.sets(st.sampled_from(CLIENTS)),
+    st.integers(0, 4),
+)
 def test_who_is_admitted(state: FleetState, present: set[str], fewest: int) -> None:
     """Nobody against an order. Nobody that the rules have benched, unless the round would lack clients; then not more than it lacks."""
     admitted = state.admitted(present, fewest)
@@ -91,7 +100,7 @@ def test_a_bench_of_so_many_rounds_lasts_so_many(state: FleetState, rounds: int)
 @settings(max_examples=40)
 @given(states())
 def test_who_does_nothing_wrong_leaves_nothing_behind(state: FleetState) -> None:
-    fresh = after_completed_round(FleetState(), RULES, dict.fromkeys(CLIENTS, Outcome.KEPT), {})
+    fresh = after_completed_round(FleetState(), RULES, dict.fromkeys(CLIENTS, RoundOutcome.KEPT), {})
     assert fresh == FleetState()
     assert set(after_attempt(state, RULES, {}, {}).conducts) <= set(CLIENTS)
 

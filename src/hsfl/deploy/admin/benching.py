@@ -12,7 +12,7 @@ FORGIVEN_AFTER = 10  # kept rounds in a row, after which offences no longer coun
 MOST_DOUBLINGS = 30  # beyond any number of rounds; keeps the power of two small
 
 
-class Outcome(StrEnum):
+class RoundOutcome(StrEnum):
     """How a round ended for a client that was in it."""
 
     KEPT = "kept"
@@ -24,21 +24,23 @@ class Outcome(StrEnum):
 BLAMELESS = ("disconnected", "revoked", "stale", "replaced", "ended")  # reasons of a drop that are nobody's offence
 
 
-def outcome_of_drop(reason: str) -> Outcome:
+def outcome_of_drop(reason: str) -> RoundOutcome:
     """What a drop with this reason (of `metrics.REASONS`) says of a client. A reason that is not known is an offence: servers drop for
     what is wrong with a message or an update."""
     if reason == "late":
-        return Outcome.LATE
-    return Outcome.NO_FAULT if reason in BLAMELESS else Outcome.OFFENCE
+        return RoundOutcome.LATE
+    return RoundOutcome.NO_FAULT if reason in BLAMELESS else RoundOutcome.OFFENCE
 
 
-def without_common_faults(outcomes: dict[str, Outcome], reasons: dict[str, str]) -> dict[str, Outcome]:
+def without_common_faults(outcomes: dict[str, RoundOutcome], reasons: dict[str, str]) -> dict[str, RoundOutcome]:
     """The outcomes by client, where faults that all clients share are nobody's: if nobody was kept, then the time limit may be
     too short, or the learning rate too high. reasons: of the drops, by client."""
-    if Outcome.KEPT in outcomes.values():
+    if RoundOutcome.KEPT in outcomes.values():
         return outcomes
     shared = ("late", "diverged", "not_finite")
-    return {name: Outcome.NO_FAULT if reasons.get(name) in shared else outcome for name, outcome in outcomes.items()}
+    return {
+        name: RoundOutcome.NO_FAULT if reasons.get(name) in shared else outcome for name, outcome in outcomes.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -72,23 +74,23 @@ def after_waiting(conduct: Conduct) -> Conduct:
     return replace(conduct, rounds_left=max(conduct.rounds_left - 1, 0))
 
 
-def after_round(rules: BenchRules, conduct: Conduct, outcome: Outcome, reason: str = "") -> Conduct:
+def after_round(rules: BenchRules, conduct: Conduct, outcome: RoundOutcome, reason: str = "") -> Conduct:
     """The conduct of a client that was in a round. reason: why it was dropped, in words."""
-    if outcome == Outcome.NO_FAULT or not rules.after:
+    if outcome == RoundOutcome.NO_FAULT or not rules.after:
         return conduct
-    if outcome == Outcome.KEPT:
+    if outcome == RoundOutcome.KEPT:
         good = conduct.good + 1
         is_forgiven = not conduct.offences or good >= FORGIVEN_AFTER
         return Conduct() if is_forgiven else replace(conduct, late=0, good=good)
-    late, offences = conduct.late + (outcome == Outcome.LATE), conduct.offences + (outcome == Outcome.OFFENCE)
+    late, offences = conduct.late + (outcome == RoundOutcome.LATE), conduct.offences + (outcome == RoundOutcome.OFFENCE)
     failed = replace(conduct, late=late, offences=offences, good=0)
     is_over_limit = late >= rules.after or offences >= rules.after
     return _sentenced(rules, failed, outcome, reason) if is_over_limit or conduct.sentences else failed
 
 
-def _sentenced(rules: BenchRules, conduct: Conduct, outcome: Outcome, reason: str) -> Conduct:
+def _sentenced(rules: BenchRules, conduct: Conduct, outcome: RoundOutcome, reason: str) -> Conduct:
     rounds = min(rules.first * 2 ** min(conduct.sentences, MOST_DOUBLINGS), max(rules.longest, rules.first))
-    if outcome == Outcome.LATE:
+    if outcome == RoundOutcome.LATE:
         why = "it was late in a round" if conduct.late == 1 else f"it was late in {conduct.late} rounds in a row"
     else:
         count = conduct.offences

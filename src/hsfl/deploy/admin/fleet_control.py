@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from hsfl.deploy.admin.benching import BenchRules, Conduct, Outcome, without_common_faults
+from hsfl.deploy.admin.benching import BenchRules, Conduct, RoundOutcome, without_common_faults
 from hsfl.deploy.admin.fleet_state import (
     FleetState,
     after_attempt,
@@ -71,11 +71,15 @@ class FleetControl:
             return [str(error)]
 
     def note_drained(self) -> None:
-        """Write down that the server ends as `drain` asked, so that the next start goes on."""
+        """Write down that the server ends as the operator asked, so that the next start goes on."""
         append_event(self.folder.path, OperatorEvent(time_now(), "drained"))
 
     def judge(
-        self, outcomes: Mapping[str, Outcome], reasons: dict[str, str], sentences: dict[str, str], is_complete: bool
+        self,
+        outcomes: Mapping[str, RoundOutcome],
+        reasons: dict[str, str],
+        sentences: dict[str, str],
+        is_complete: bool,
     ) -> dict[str, Conduct]:
         """Count how a round, or a try at one, ended for its clients; returns who is benched for it. reasons: of drops (`metrics.REASONS`),
         by client; sentences: the same in words."""

@@ -4,7 +4,7 @@ one. The state and its rules are in `fleet_state`."""
 from collections.abc import Sequence
 
 from hsfl.deploy.admin.admission import tell_benched
-from hsfl.deploy.admin.benching import Outcome, outcome_of_drop
+from hsfl.deploy.admin.benching import RoundOutcome, outcome_of_drop
 from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.main_round import MainRound
 from hsfl.deploy.main.roster import Member
@@ -52,7 +52,7 @@ def judge_round(shared: SharedState, open_round: MainRound, kept: Sequence[int],
     drops = {names[seat]: reason for seat, reason in open_round.drops.items()}
     words = {names[seat]: open_round.tails[seat].dropped or "" for seat in open_round.drops}
     outcomes = {name: outcome_of_drop(reason) for name, reason in drops.items()}
-    outcomes |= {names[seat]: Outcome.KEPT for seat in kept}
+    outcomes |= {names[seat]: RoundOutcome.KEPT for seat in kept}
     for name, conduct in shared.control.judge(outcomes, drops, words, is_complete).items():
         shared.log.event("client benched", "warning", client=name, rounds=conduct.rounds_left, why=conduct.why)
         for member in shared.roster.members.values():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from hsfl.config import RunConfig
-from hsfl.deploy.admin.benching import BenchRules, Conduct, Outcome, after_round, after_waiting
+from hsfl.deploy.admin.benching import BenchRules, Conduct, RoundOutcome, after_round, after_waiting
 from hsfl.deploy.admin.operator_events import OperatorEvent
 from hsfl.errors import InputError, known_name
 from hsfl.files import read_object
@@ -89,7 +89,7 @@ def after_event(state: FleetState, event: OperatorEvent) -> FleetState:
 
 
 def after_completed_round(
-    state: FleetState, rules: BenchRules, outcomes: Mapping[str, Outcome], sentences: Mapping[str, str]
+    state: FleetState, rules: BenchRules, outcomes: Mapping[str, RoundOutcome], sentences: Mapping[str, str]
 ) -> FleetState:
     """The state after a round that was completed. outcomes: of the clients that were in it. sentences: why they were dropped."""
     waited = {name: after_waiting(conduct) for name, conduct in state.conducts.items()}
@@ -98,7 +98,7 @@ def after_completed_round(
 
 
 def after_attempt(
-    state: FleetState, rules: BenchRules, outcomes: Mapping[str, Outcome], sentences: Mapping[str, str]
+    state: FleetState, rules: BenchRules, outcomes: Mapping[str, RoundOutcome], sentences: Mapping[str, str]
 ) -> FleetState:
     """The state after a try at a round: what the clients did counts, but nobody has sat out a round."""
     judged = {

@@ -1,4 +1,4 @@
-"""The operator's orders (`hsfl admin`), and their file: `events.jsonl` in the run folder, one JSON object a line.
+"""The operator's orders (`hsfl admin`), and their file: events.jsonl in the run folder, one JSON object a line.
 
 `hsfl admin` appends lines and waits until they are on the disk; the main server reads new lines before each round. So the right to
 command is the right to write this file, there is no door in the network, an order can be given while the server is down, and the file is
@@ -27,7 +27,7 @@ Value = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class OperatorEvent:
-    """One order. `drained` is the main server's own line: it has ended as `drain` asked."""
+    """One order. The deed "drained" is the main server's own line: it has ended as the operator asked."""
 
     time: str
     deed: Deed
