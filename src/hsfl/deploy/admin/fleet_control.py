@@ -16,7 +16,7 @@ from hsfl.deploy.admin.fleet_state import (
     read_facts,
 )
 from hsfl.deploy.admin.operator_events import EVENTS_FILE, OperatorEvent, append_event, read_events, time_now
-from hsfl.deploy.logs import Log
+from hsfl.deploy.logs import Log, RepeatLimit
 from hsfl.errors import InputError
 from hsfl.files import checked_record, stamp
 from hsfl.runs.run_folder.folder import RunFolder
@@ -28,6 +28,7 @@ class FleetControl:
     def __init__(self, folder: RunFolder, rules: BenchRules, log: Log, num_units: int | None = None) -> None:
         self.folder, self.rules, self.log, self.num_units = folder, rules, log, num_units
         self.state = FleetState()
+        self._logged = RepeatLimit()
         self._stamp: Any = None  # of the file of orders when it was read last
 
     def restore(self, content: str | None) -> None:
@@ -46,7 +47,7 @@ class FleetControl:
         if now == self._stamp:
             return []
         taken = []
-        for event in read_events(self.folder.path)[self.state.num_events :]:
+        for event in self._new_events():
             try:
                 if isinstance(event, InputError):
                     raise event
@@ -59,6 +60,20 @@ class FleetControl:
             self._count_event()
         self._stamp = now
         return taken
+
+    def _new_events(self) -> list[OperatorEvent | InputError]:
+        """What came since the last look. A file that cannot be read, or was made shorter, is logged and ends nothing."""
+        try:
+            events = read_events(self.folder.path)
+        except InputError as error:
+            if self._logged.is_due(str(error)):
+                self.log.event("orders of the operator cannot be read", "warning", why=str(error))
+            return []
+        if len(events) < self.state.num_events:
+            why = f"{EVENTS_FILE} was made shorter; orders taken before hold, and newer ones must be given again"
+            self.log.event("orders of the operator were removed", "warning", why=why)
+            self.state = replace(self.state, num_events=len(events))
+        return events[self.state.num_events :]
 
     def _count_event(self) -> None:
         self.state = replace(self.state, num_events=self.state.num_events + 1)
