@@ -6,7 +6,7 @@ answers within ANSWER_S keeps its place, and the newcomer is refused in words. O
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import grpc
 
@@ -20,40 +20,47 @@ from hsfl.deploy.wire.transport import TAKEN
 ANSWER_S = 5.0  # for a connected device to answer
 
 
+class Attended(Protocol):
+    """What is needed of the main server's shared state."""
+
+    roster: Roster
+    control: FleetControl
+    log: Log
+
+
 class Admission:
     """The door of the stream Attend."""
 
-    def __init__(self, roster: Roster, control: FleetControl, log: Log) -> None:
-        self.roster, self.control, self.log = roster, control, log
-        self._logged = RepeatLimit()
+    def __init__(self, shared: Attended) -> None:
+        self.shared, self._logged = shared, RepeatLimit()
 
     async def check(self, name: str, context: Any) -> None:
         """Refuse a device that may not attend under this name, in words: the call is aborted."""
-        if (why := self.control.state.kicked.get(name)) is not None:
+        if (why := self.shared.control.state.kicked.get(name)) is not None:
             sentence = f"the operator has taken {name} out of this run: {why}"
             await self._refuse(name, context, grpc.StatusCode.PERMISSION_DENIED, "client refused", sentence)
         while (member := self._member(name)) is not None:
             if await is_alive(member):
                 await self._refuse(name, context, TAKEN, "second device refused", _taken_sentence(member, context))
-            elif self.roster.leave(member):
+            elif self.shared.roster.leave(member):
                 member.outbox.put_nowait(None)
-                self.log.event("another connection takes over from one that does not answer", client=name)
+                self.shared.log.event("another connection takes over from one that does not answer", client=name)
 
     def _member(self, name: str) -> Member | None:
-        return next((member for member in self.roster.members.values() if member.name == name), None)
+        return next((member for member in self.shared.roster.members.values() if member.name == name), None)
 
     async def _refuse(self, name: str, context: Any, code: grpc.StatusCode, event: str, sentence: str) -> NoReturn:
         """Abort the call. The log says so once a minute, however often the device comes again."""
         if self._logged.is_due(f"{event} {name}"):
-            self.log.event(event, "warning", client=name, why=sentence)
+            self.shared.log.event(event, "warning", client=name, why=sentence)
         await context.abort(code, sentence)
         raise AssertionError("to abort is to raise")
 
 
 async def is_alive(member: Member) -> bool:
     """Whether the device at the other end of a connection answers."""
-    clock = asyncio.get_running_loop().time
-    if clock() - member.answered_s < ANSWER_S:
+    asked_s = asyncio.get_running_loop().time()
+    if asked_s - member.answered_s < ANSWER_S:
         return True  # it answered just now: a device that comes ever again does not make the other one work
     member.answered.clear()
     member.outbox.put_nowait(pack_message(Knock()))
@@ -63,7 +70,7 @@ async def is_alive(member: Member) -> bool:
     finally:
         for sign in signs:
             sign.cancel()
-    return member.answered.is_set() and not member.gone.is_set()
+    return member.answered_s >= asked_s and not member.gone.is_set()
 
 
 def _taken_sentence(member: Member, context: Any) -> str:

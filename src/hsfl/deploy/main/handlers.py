@@ -89,7 +89,7 @@ class AttendHandler:
 
     def __init__(self, shared: SharedState) -> None:
         self.shared = shared
-        self.admission = Admission(shared.roster, shared.control, shared.log)
+        self.admission = Admission(shared)
 
     async def attend(self, messages: Any, context: Any) -> None:
         """Serve a client's connection for as long as the client stays."""
