@@ -7,12 +7,39 @@ and sums are those of `hsfl.training`, as in a simulation. Needs the extra `depl
 """
 
 OFFERED = {  # to other folders, by module
-    "admin.fleet_state": ("check_event", "read_facts"),
-    "admin.operator_events": ("EVENTS_FILE", "OperatorEvent", "append_event", "time_now"),
-    "demo": ("CLIENTS", "Demo"),
-    "logs": ("Log", "open_log"),
+    "admin.fleet_state": (
+        "check_event",
+        "read_facts",
+    ),
+    "admin.operator_events": (
+        "append_event",
+        "EVENTS_FILE",
+        "OperatorEvent",
+        "time_now",
+    ),
+    "demo": (
+        "CLIENTS",
+        "Demo",
+    ),
+    "logs": (
+        "Log",
+        "open_log",
+    ),
     "main.status": ("ask_status",),
-    "processes": ("certs_folder", "run_client", "serve_edge", "serve_main"),
-    "settings": ("ClientSettings", "EdgeSettings", "MainSettings", "read_settings"),
-    "trust.authority": ("Authority", "Issued"),
+    "processes": (
+        "certs_folder",
+        "run_client",
+        "serve_edge",
+        "serve_main",
+    ),
+    "settings": (
+        "ClientSettings",
+        "EdgeSettings",
+        "MainSettings",
+        "read_settings",
+    ),
+    "trust.authority": (
+        "Authority",
+        "Issued",
+    ),
 }
