@@ -19,7 +19,7 @@ from hsfl.allocation.policy_table import POLICIES
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.stage.client_prices import shares_of, solve_shares
 from hsfl.allocation.stage.exclusive import solve_exclusive
-from hsfl.allocation.stage.fixed_shares import pour_rows
+from hsfl.allocation.stage.fixed_shares import water_fill_downlink
 from hsfl.allocation.stage.stage import distribution_stage, training_stage
 from hsfl.allocation.stage.stage_answer import StopWhen, TimeLimit
 
@@ -39,7 +39,7 @@ def optimal_cycles(stage, share, down_w):
     zero = np.zeros(len(stage.cycles))
     given = stage._replace(given_bits=stage.down_bits, given_power_w=down_w.sum(axis=1), down_bits=zero)
     T_s = solve_shares(given, share, 0.0, 0.0)[0]
-    left_s = T_s - paper.own_s(stage, share, down_w)
+    left_s = T_s - paper.without_server_s(stage, share, down_w)
     return T_s, np.divide(stage.cycles, left_s, out=zero.copy(), where=stage.cycles > 0)
 
 
@@ -47,7 +47,7 @@ def blind_transmission(stage):
     """Another first P: subchannel i to client i mod K, whatever its gain."""
     clients, subs = stage.start_w.shape
     share, down_w = shares_of(np.arange(subs) % clients, clients), np.zeros((clients, subs))
-    pour_rows(stage, share, np.full(clients, stage.power_w / clients), down_w)
+    water_fill_downlink(stage, share, np.full(clients, stage.power_w / clients), down_w)
     return share, down_w
 
 
@@ -114,7 +114,7 @@ def paper_solver(found, steps, scenario, cuts, best_s):
     first, *more = turns_s(stage, np.full(len(cuts), stage.hz / len(cuts)))
     note("P first, from even cycles", first + rest_s)
     found.setdefault("P first: gain of two further turns", []).append(more[-1] / first - 1)
-    m, n = paper.own_s(stage, share, down_w), stage.cycles
+    m, n = paper.without_server_s(stage, share, down_w), stage.cycles
     if not (n > 0).all():
         return
     for step in (0.1, 0.01):

@@ -58,7 +58,7 @@ def config_of(work: Work, rounds: int) -> RunConfig:
     words = [
         f"model.name={work.model}", f"fleet.num_clients={work.num_clients}", f"fleet.cuts={cuts}", "data.partition=iid",
         f"train.clients_per_round={work.per_round}", f"train.batch_size={work.batch_size}", f"train.rounds={rounds}",
-        f"train.eval_every={rounds + 1}", f"log.checkpoint_every={rounds}",
+        f"train.eval_every={rounds + 1}", f"log.checkpoint_every={rounds}", "allocation.policy=even",
     ]  # fmt: skip
     return with_changes(RunConfig(), words)
 

@@ -73,7 +73,13 @@ def a_round(number: int, num_clients: int, now_s: float, rng: np.random.Generato
 def fabricate(path: Path, num_rounds: int, num_clients: int) -> None:
     """A run folder of that size, as a run would have left it."""
     rng, folder, now_s = stream(0, "page"), RunFolder(path), 0.0
-    folder.create(read_config(None, [f"fleet.num_clients={num_clients}", f"train.rounds={num_rounds}"]))
+    words = [
+        f"fleet.num_clients={num_clients}",
+        f"train.rounds={num_rounds}",
+        "fleet.cuts=3",
+        "allocation.policy=proposed",
+    ]
+    folder.create(read_config(None, words))
     counts = rng.integers(0, 100, (num_clients, CLASSES))
     clients = ClientsRecord(
         num_samples=counts.sum(axis=1).tolist(),

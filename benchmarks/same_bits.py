@@ -28,7 +28,7 @@ FRAMEWORKS = ["cl", "fl", "sl", "splitfed_v1", "splitfed_v2", "psl", "fsl", "loc
 SMALL = {
     "model.name": "cnn", "data.name": "digits", "data.image_size": 8, "data.limit": 120, "data.limit_test": 60,
     "data.partition": "dirichlet", "fleet.num_clients": 4, "fleet.cuts": "[1, 2, 3, 5]", "train.rounds": 2,
-    "train.batch_size": 8, "train.drop_rate": 0.2, "seed": 3,
+    "train.batch_size": 8, "train.drop_rate": 0.2, "allocation.policy": "even", "seed": 3,
 }  # fmt: skip
 IDLE = {"framework=cl": ("fleet.cuts", "train.drop_rate"), "framework=fl": ("fleet.cuts",)}  # refused: without effect
 TIMES = ("wall_s", "seconds", "time")  # of the machine, not of the run

@@ -145,6 +145,7 @@ def settings(model: str, cuts: list[int], batches: int, batch_size: int, rounds:
         "data": {"name": f"npz:{data}"},
         "fleet": {"num_clients": len(cuts), "cuts": cuts},
         "train": {"rounds": rounds, "batch_size": batch_size, "tau_s": 3600.0},
+        "allocation": {"policy": "even"},
     }
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hsfl.runs import loop
-from tests.small_runs import tiny
+from tests.small_runs import leave_undrawn, tiny
 
 torch.set_num_threads(1)
 
@@ -22,6 +22,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished") / "run"
     loop.train_run(tiny("data.limit=400", "data.limit_test=null", "train.local_epochs=2"), folder)
     return folder
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands draw no figures, which take longer than tiny runs."""
+    leave_undrawn(monkeypatch)
 
 
 @pytest.fixture(scope="session")

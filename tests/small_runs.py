@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 from hsfl.cli import app
@@ -65,6 +66,12 @@ def refused(*words: object) -> str:
     assert answer.err.startswith("error: "), answer
     assert answer.err.count("\n") == 1, answer
     return answer.err
+
+
+def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
+    """Let commands draw no figures, for a fixture of a module; a test takes the fixture `undrawn`."""
+    patch.setattr("hsfl.report.plots.write_figures", lambda *_: [])
+    patch.setattr("hsfl.report.sweep_figure.write_sweep_figures", lambda *_: [])
 
 
 def read_strictly(path: Path) -> list[Any]:

@@ -63,6 +63,15 @@ def test_others_use_what_a_folder_offers_and_all_of_it(folder: str) -> None:
     assert lists == uses, f"OFFERED in hsfl/{folder}/__init__.py must list what other folders import: {dict(uses)}"
 
 
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_what_a_folder_offers_is_in_order(folder: str) -> None:
+    """Modules and the names of each are in alphabetical order, whether or not a letter is a capital."""
+    lists = offered(folder)
+    assert list(lists) == sorted(lists)
+    for module, names in lists.items():
+        assert list(names) == sorted(names, key=str.lower), f"{module} in hsfl/{folder}/__init__.py"
+
+
 def test_no_private_name_leaves_its_module_or_folder() -> None:
     """Of a top-level file nobody else imports private names, of a folder no other folder."""
     private = [f"{folder}.{module}.{name}" for folder in USED for module, names in USED[folder].items() for name in names

@@ -115,6 +115,20 @@ def test_torch_stops_at_the_cost_table(module: str) -> None:
     assert not any(name.split(".")[0] == "torch" for name in imported(MODULES[module]))
 
 
+SLOW_TO_LOAD = re.compile(
+    r"(sympy|torch\._dynamo|transformers|pyscipopt|ray|matplotlib|onnx|sklearn)\b"
+)  # pymoo: a module of its own, imported late
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_what_is_slow_to_load_is_imported_in_functions(module: str) -> None:
+    """A run that splits no model, for example, loads no sympy. What is imported for type checkers alone loads nothing."""
+    top = ast.parse((ROOT / MODULES[module]).read_text()).body
+    named = [alias.name for node in top if isinstance(node, ast.Import) for alias in node.names]
+    named += [f"{node.module}.{alias.name}" for node in top if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert not [name for name in named if SLOW_TO_LOAD.match(name)]
+
+
 @pytest.mark.parametrize("module", [name for name in MODULES if package_of(name) == "report"])
 def test_a_report_reads_folders_and_nothing_else(module: str) -> None:
     others = {name for name in GRAPH[module] if package_of(name) != "report"}

@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from hsfl.commands import (
+    admin,
     allocate,
     certs,
     compare,
@@ -41,7 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Unequal devices train one neural network together without sharing their data.",
 )
-for group in (run, compare, sweep, report, cost, measure, plan, allocate, reproduce, serve, doctor):
+for group in (run, compare, sweep, report, cost, measure, plan, allocate, reproduce, serve, admin, doctor):
     app.add_typer(group.commands)
 app.add_typer(data.commands, name="data")
 app.add_typer(certs.commands, name="certs")

@@ -4,6 +4,7 @@ A result says what it shows as a `Screen`, some sentences and a table. Text of f
 escaped, and characters that are not printable are replaced, because an escape sequence could rewrite a terminal.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -61,12 +62,12 @@ class Screen:
         return [f"... {' and '.join(missing)}"] if missing else []
 
 
-class OnScreen:
+class OnScreen(ABC):
     """Something that shows itself on one screen, in a terminal and in a notebook."""
 
+    @abstractmethod
     def screen(self) -> Screen:
         """What is shown."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return self._screen_or_error().text()

@@ -11,7 +11,13 @@ from hsfl.allocation import paper
 from hsfl.allocation.answer import SolveStatus, evaluate_allocation, violation
 from hsfl.allocation.cuts.search import rcls
 from hsfl.allocation.exact import exact
-from hsfl.allocation.paper import cycles_by_multipliers, even_transmission, own_s, solve_stage_as_paper, transmission
+from hsfl.allocation.paper import (
+    cycles_by_multipliers,
+    even_transmission,
+    solve_stage_as_paper,
+    transmission,
+    without_server_s,
+)
 from hsfl.allocation.policies import policy
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.solvers import allocate
@@ -89,7 +95,7 @@ def test_the_first_p_is_even_and_its_f_optimal(clients, subchannels):
     each_w = np.full(clients, stage.power_w / clients)
     given = stage._replace(given_bits=stage.down_bits, given_power_w=each_w, down_bits=np.zeros(clients))
     best_s = solve_shares(given, share, 0.0, 0.0)[0]
-    hz, T, _ = cycles_by_multipliers(own_s(stage, share, down_w), stage.cycles, stage.hz)
+    hz, T, _ = cycles_by_multipliers(without_server_s(stage, share, down_w), stage.cycles, stage.hz)
     assert best_s * (1 - 1e-9) <= T <= best_s * (1 + ACCURATE)
     assert hz.sum() == pytest.approx(stage.hz)
 
@@ -100,7 +106,7 @@ def optimal_cycles(stage, share, down_w):
         given_bits=stage.down_bits, given_power_w=down_w.sum(axis=1), down_bits=np.zeros(len(stage.cycles))
     )
     T_s = solve_shares(given, share, 0.0, 0.0)[0]
-    left_s = T_s - own_s(stage, share, down_w)
+    left_s = T_s - without_server_s(stage, share, down_w)
     return T_s, np.divide(stage.cycles, left_s, out=np.zeros(len(left_s)), where=stage.cycles > 0)
 
 
@@ -114,7 +120,7 @@ def test_further_turns_gain_nothing(clients, subchannels, seed):
     share = shares_of(answer.owner, clients)
     hz, _, down_w, _ = answer.spent
     busy = stage.cycles > 0
-    finish_s = own_s(stage, share, down_w)[busy] + stage.cycles[busy] / hz[busy]
+    finish_s = without_server_s(stage, share, down_w)[busy] + stage.cycles[busy] / hz[busy]
     np.testing.assert_allclose(finish_s, answer.T_s, rtol=1e-6)
     again_s, again_hz = optimal_cycles(stage, share, down_w)
     assert again_s >= answer.T_s * (1 - 1e-6)
@@ -137,7 +143,7 @@ def test_p_before_f_would_be_ecfa(seed):
 def test_feasible_and_no_better_than_the_bound(clients, subchannels):
     scenario, cuts, stage = an_instance(clients, subchannels, 2)
     answer = allocate(scenario, cuts, "paper")
-    of_even_p, _, _ = cycles_by_multipliers(own_s(stage, *even_transmission(stage)), stage.cycles, stage.hz)
+    of_even_p, _, _ = cycles_by_multipliers(without_server_s(stage, *even_transmission(stage)), stage.cycles, stage.hz)
     np.testing.assert_allclose(answer.server_hz, of_even_p)
     best = exact(scenario, cuts)
     assert violation(scenario, answer) <= 1e-9

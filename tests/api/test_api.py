@@ -293,6 +293,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_table_in_run_evaluate_compare_plan_and_show(here: Path) -> None:
     assert hsfl("run", *table_words(), "--out", "a", "--quiet").code == 0
     last = numbers(here / "a")[-1]["test_accuracy"]

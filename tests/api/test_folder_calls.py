@@ -12,7 +12,7 @@ from hsfl.api.run_results import ComparisonResult, Result, SweepResult
 from hsfl.display import MOST_LINES, MOST_ROWS, WIDTH
 from hsfl.errors import InputError, in_arguments
 from tests.naming import names, raises
-from tests.small_runs import hsfl, tiny, tiny_words
+from tests.small_runs import hsfl, leave_undrawn, tiny, tiny_words
 
 SWEPT = {"train.lr": [0.01, 0.02]}
 FIELDS = ["train.lr=0.01,0.02"]
@@ -32,7 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     for name, words in commands.items():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("hsfl.report.plots.write_figures", lambda *_: [])  # they take longer than all runs
+            leave_undrawn(patch)
             answer = hsfl(*words, "--out", place / name, "--json")
         assert answer.code == 0, answer
         (place / f"printed-{name}.json").write_text(answer.out)

@@ -19,7 +19,7 @@ from hsfl.deploy.settings import ClientSettings, MainSettings, read_settings, ru
 from hsfl.deploy.trust.authority import Authority
 from hsfl.deploy.wire.client_messages import Hello, Welcome
 from hsfl.deploy.wire.messages import expect_message, pack_message
-from hsfl.deploy.wire.transport import Backoff
+from hsfl.deploy.wire.transport import TAKEN, Backoff
 from hsfl.errors import InputError
 from hsfl.runs.client_data import read_data
 from tests.deploy.fleet import RUN, changed
@@ -207,3 +207,47 @@ def test_the_last_line_of_a_log_for_programs_is_json(capsys: pytest.CaptureFixtu
     told = json.loads(stream.getvalue())
     assert (told["event"], told["status"], told["rounds"]) == ("ended", "finished", 3)
     assert capsys.readouterr().out == ""
+
+
+def ended_with(code: grpc.StatusCode, details: str = "") -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
+
+
+def test_a_second_device_that_waited_long_enough_says_why_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that the main server was away."""
+    made = device()
+    made.settings = made.settings.model_copy(update={"away_s": 0.0})
+
+    async def attend(backoff: Backoff) -> str:
+        raise ended_with(TAKEN, "ward-1 is connected from another address")
+
+    monkeypatch.setattr(made, "_attend_once", attend)
+    with raises(InputError, "ward-1 is connected from", "0 s (away_s)"):
+        asyncio.run(made.run_and_reconnect())
+
+
+@pytest.mark.parametrize("is_steady", [False, True])
+def test_a_join_that_is_lost_at_once_does_not_reset_the_pauses(
+    monkeypatch: pytest.MonkeyPatch, is_steady: bool
+) -> None:
+    """Two devices that evict each other would do so five times a second, with a line each time. A connection that lasted resets both."""
+    made, stream, pauses = device(), quiet(), list[float]()
+    made.log = open_log("lost", True, stream)
+
+    async def attend(backoff: Backoff) -> str:
+        if len(pauses) == 4:
+            return "enough"
+        made.call = object()
+        if is_steady:
+            made._note_steady(backoff)
+        raise ended_with(grpc.StatusCode.UNAVAILABLE)
+
+    async def wait(self: Backoff) -> None:
+        pauses.append(self._next_s)
+        self._next_s = 2 * self._next_s
+
+    monkeypatch.setattr(made, "_attend_once", attend)
+    monkeypatch.setattr(Backoff, "wait", wait)
+    assert asyncio.run(made.run_and_reconnect()) == "enough"
+    assert pauses == ([0.2] * 4 if is_steady else [0.2, 0.4, 0.8, 1.6])
+    assert len(stream.getvalue().splitlines()) == (4 if is_steady else 1)

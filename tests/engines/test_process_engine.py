@@ -5,6 +5,7 @@ import pickle
 import signal
 import threading
 import time
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,17 @@ def test_a_killed_worker_is_replaced_and_the_numbers_stay(tmp_path: Path) -> Non
     assert losses(tmp_path / "killed") == losses(tmp_path / "inline")
     assert killer.batches > 0
     assert not children()
+
+
+def test_a_killed_worker_leaves_no_folder_of_its_own() -> None:
+    """Sockets by which workers hand over memory lie in a folder of multiprocessing, which a worker that is killed cannot remove. So all
+    workers use that of the run, which is removed at its end."""
+    workers = process_engine.Workers(1, 1, print)
+    try:
+        config_of_worker = workers.helpers[0].process._config  # type: ignore[attr-defined]
+        assert config_of_worker["tempdir"] == get_temp_dir()
+    finally:
+        workers.close()
 
 
 def test_a_run_goes_on_with_another_engine(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from hsfl.config import with_changes
 from hsfl.experiments import norms
 from hsfl.experiments.norms import NormTest, NormTraining, points_lost, pooled, read_tests, training_config, write_tests
-from hsfl.experiments.table1.traces import Together
+from hsfl.experiments.study_request import StudyRequest
 from hsfl.runs.loop import train_run
 from hsfl.runs.run_folder.folder import RunFolder
 from tests.laws.bench import make_task
@@ -118,7 +118,8 @@ def test_the_full_study_is_the_one_that_was_asked_for() -> None:
 def test_two_jobs_give_the_same_tests(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     for jobs in (1, 2):
-        norms.reproduce_norms(tmp_path / str(jobs), "smoke", 2, lambda text: None, "digits", together=Together(jobs))
+        out = tmp_path / str(jobs)
+        norms.reproduce_norms(StudyRequest(out, "smoke", 2, lambda text: None, datasets=["digits"], jobs=jobs))
     one, two = (read_tests(tmp_path / name / "norms-smoke.csv") for name in ("1", "2"))
     assert [astuple(test) for test in one] == [astuple(test) for test in two]
     assert len(one) == 12

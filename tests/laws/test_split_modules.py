@@ -1,6 +1,7 @@
 """The laws of training hold for a module that was split by its graph: HSFL = SplitFed V1 = FSL = FL per round."""
 
 import copy
+import math
 from functools import cache
 
 import pytest
@@ -54,6 +55,29 @@ def test_one_algorithm_whatever_the_cuts(optimizer: str) -> None:
         assert_same(whole, expected, tolerance)
         assert framework_losses == pytest.approx(losses, rel=1e-8)
     assert_same(train(with_cuts(task, [0, 4, 3, 2, 1]), "hsfl", SCHEDULE)[0], expected, tolerance)
+
+
+class Detached(nn.Module):
+    """Nothing but the last layer learns: of the others the whole model has no gradients, so that not even weight decay moves them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(math.prod(SHAPE), 6), nn.Linear(6, 6), nn.Linear(6, NUM_CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.second(self.first(x.flatten(1)).relu()).relu().detach())
+
+
+def test_a_detach_between_units_stops_the_gradient_at_every_cut() -> None:
+    torch.manual_seed(5)
+    model = hsfl.split(Detached(), torch.zeros(2, *SHAPE))
+    task = make_task([1, 2, 3, 1, 2], COUNTS, model=model, weight_decay=0.1, momentum=0.9)
+    expected, losses, _ = train(task, "fl", SCHEDULE)
+    for framework in ("hsfl", "splitfed_v1"):
+        whole, framework_losses, _ = train(task, framework, SCHEDULE)
+        assert_same(whole, expected, 1e-11)
+        assert framework_losses == pytest.approx(losses, rel=1e-8)
+    assert torch.equal(whole.named()["first.weight"].float(), model.first.weight)
 
 
 def test_dropout_is_drawn_by_unit() -> None:

@@ -32,6 +32,28 @@ def test_paths_that_hold_no_config_are_one_line(tmp_path):
     names(refused("run", "--set", "model.name=hf:", "--out", tmp_path / "o"), "'hf:'", "path")
 
 
+def test_an_index_without_its_files_is_refused(tmp_path):
+    """Else the weights would be drawn, and nobody would hear of it."""
+    index, name = tmp_path / "model.safetensors.index.json", written(tmp_path, "gpt2")
+    for content, parts in [
+        (
+            {"weight_map": {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}},
+            ("2 files", "model-2-of-2"),
+        ),
+        ({"weight_map": ["model-1-of-2.safetensors"]}, ("no weight_map",)),
+        ({}, ("no weight_map", "download it again")),
+    ]:
+        index.write_text(json.dumps(content))
+        (tmp_path / "model-1-of-2.safetensors").write_bytes(b"x")
+        with raises(InputError, "model.safetensors.index.json", *parts):
+            build(name, (8,), 40)
+    index.unlink()
+    (tmp_path / "model-1-of-2.safetensors").unlink()
+    (tmp_path / "pytorch_model.bin.index.json").write_text("{}")
+    with raises(InputError, "pytorch_model.bin.index.json", "a pickle is never"):
+        build(name, (8,), 40)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_weights_of_a_folder_are_the_models_first(kind, tmp_path):

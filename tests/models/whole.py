@@ -39,7 +39,7 @@ def split_step(model: SplitModel, cut: int, inputs: Sequence[Tensor], training: 
         sent.requires_grad_()
     answer = nn.Sequential(*units[cut:])(sent.clone() if sent.requires_grad else sent)
     loss(answer).backward()
-    if smashed.requires_grad:
+    if smashed.requires_grad and sent.grad is not None:  # None where the tail detaches what it gets
         smashed.backward(sent.grad)
     return _result(answer, *units)
 
@@ -62,10 +62,10 @@ def distance(module: nn.Module, model: SplitModel, inputs: Sequence[Tensor]) -> 
     largest gradient (the bias before a norm has a gradient of nothing but rounding). Names and types are compared exactly."""
     worst = 0.0
     for training in (True, False):
-        expected = whole_step(module, inputs, training)
+        expected = whole_step(module, [x.clone() for x in inputs], training)
         steepest = max(float(t.abs().max()) for name, t in expected.items() if name.startswith("gradient"))
         for cut in range(model.num_units + 1):
-            found = split_step(model, cut, inputs, training)
+            found = split_step(model, cut, [x.clone() for x in inputs], training)
             first = dict.fromkeys(found) if is_tied(module) else expected
             assert found.keys() == first.keys(), found.keys() ^ first.keys()
             for name in first:

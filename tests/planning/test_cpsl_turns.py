@@ -139,6 +139,7 @@ def test_too_many_for_the_band() -> None:
         make_clock(bench, find_framework("cpsl")(bench.task)).round(0, (0, 1, 2, 3))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_compare_with_each_framework_s_own_choices(tmp_path: Path) -> None:
     words = [word for change in (*WORDS[1:], "train.rounds=1") for word in ("--set", change)]
     labels = ["splitfed_v1,allocation.policy=splitfed", "cpsl,allocation.policy=cpsl", "cpsl,allocation.policy=own"]

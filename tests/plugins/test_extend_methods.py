@@ -12,18 +12,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import hsfl as package
 from hsfl import plugins
 from hsfl.allocation.scenario import Scenario
 from hsfl.config import RunConfig, read_config
 from hsfl.errors import InputError
 from hsfl.framework_table import register_framework
 from hsfl.frameworks import find_framework
-from hsfl.frameworks.copy_per_client import HSFL, Shard
+from hsfl.frameworks.copy_per_client import HSFL, Shard, SplitFedV1
 from hsfl.frameworks.framework import State, Task
 from hsfl.frameworks.hooks import HOOKS, ClientTurn, ServerTurn
 from hsfl.models.state import UnitState, load_state
+from hsfl.network.history import write_history
+from hsfl.planning.cuts import choose_cuts
+from hsfl.planning.rounds.participation import CutTask
+from hsfl.planning.world import sample_draws
 from hsfl.runs.loop import make_clock, train_run
-from hsfl.runs.prepare import prepare
+from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.run_folder.checkpoint import load_tensors
 from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.training.step import Part
@@ -215,9 +220,8 @@ def test_a_run_that_goes_on_remembers_everything(name: str, here: Path) -> None:
     assert len(memory) == (4 if name in ("scaffold", "ditto") else 0)
 
 
-@pytest.mark.parametrize(
-    "name", ["scaffold", *(pytest.param(name, marks=pytest.mark.slow) for name in METHODS if name != "scaffold")]
-)
+@pytest.mark.slow  # processes take seconds to start
+@pytest.mark.parametrize("name", METHODS)
 def test_workers_train_the_same_bits(name: str, here: Path) -> None:
     """From the beginning, and after a resume, when a worker's first order has memory."""
     torch.set_num_threads(1)
@@ -361,3 +365,70 @@ def test_the_document_lists_the_fields_that_there_are() -> None:
     assert public - fields["Part"] <= {"twin", "optimizer_bytes", "optimizer_state", "load_optimizer_state"}
     hooks = set(re.findall(r"^\| `(\w+)[^`]*` \| ", DOC.read_text(), re.M))
     assert set(HOOKS) <= hooks
+
+
+# --- cuts and plans count what a method adds
+
+SLOW_EDGE = ["network.num_subchannels=4", "fleet.cuts=planned", "fleet.max_cut=5", "allocation.samples=2"]
+SLOW_EDGE += [
+    "train.clients_per_round=null",
+    "fleet.cpu_hz=[1e8,1e10]",
+    "network.main_hz=1e10",
+    "network.sample_scale=5",
+]
+
+
+def charged_by_hand(bench: Bench, name: str, policy: str) -> tuple[int, ...]:
+    """The cuts of HSFL in a world whose heads are so much larger, for so many more batches."""
+    extras = find_framework(name)(bench.task).extras()
+    cost = dataclasses.replace(
+        bench.world.cost,
+        model_bits=bench.world.cost.model_bits + np.array(extras.up_bits or 0.0),
+        model_down_bits=bench.world.cost.down_bits + np.array(extras.down_bits or 0.0),
+    )
+    task = CutTask.of_run(
+        config("hsfl", *SLOW_EDGE, f"allocation.policy={policy}"),
+        dataclasses.replace(bench.world, cost=cost),
+        extras.passes * bench.num_samples,
+    )
+    return choose_cuts(task)[0]
+
+
+@pytest.mark.parametrize("policy", ["even", "proposed"])
+@pytest.mark.parametrize("name", ["scaffold", "ditto"])
+def test_cuts_of_a_run_count_what_the_method_adds(name: str, policy: str) -> None:
+    bench = prepare(config(name, *SLOW_EDGE, f"allocation.policy={policy}"))
+    assert bench.task.cuts == charged_by_hand(bench, name, policy)
+    assert bench.task.cuts != prepare(config("hsfl", *SLOW_EDGE, f"allocation.policy={policy}")).task.cuts
+
+
+@pytest.mark.parametrize("base", [HSFL, SplitFedV1])
+def test_a_megabyte_for_each_unit_makes_the_cut_shallow(base: type[HSFL]) -> None:
+    """Up and down; frameworks with one cut for all search theirs with it, too."""
+    register_framework("heavy", type("Heavy", (base,), {"extra_bytes": lambda self, cut: (10**6 * cut,) * 2}))
+    for policy in ("even", "proposed"):
+        bench = prepare(config("heavy", *SLOW_EDGE, f"allocation.policy={policy}"))
+        assert set(find_framework("heavy")(bench.task).cuts) == {1}
+
+
+@pytest.mark.parametrize("policy", ["even", "proposed"])
+@pytest.mark.parametrize("name", ["fedadam", "scaffold", "fednova", "ditto"])
+def test_a_plan_has_the_cuts_and_the_rounds_of_the_run(name: str, policy: str, tmp_path: Path) -> None:
+    """On recorded rounds both see the same."""
+    plain = prepare(config("hsfl", *SLOW_EDGE, f"allocation.policy={policy}"))
+    write_history(sample_draws(plain.world, 2), tmp_path / "rounds.csv")
+    words = [word for word in SLOW_EDGE if not word.startswith("fleet.cpu_hz")]
+    planned = config(name, *words, f"allocation.policy={policy}", f"network.history={tmp_path / 'rounds.csv'}")
+    plan, bench = package.plan(planned), prepare(planned)
+    clock = make_clock(bench, find_framework(name)(bench.task))
+    assert tuple(plan.cuts) == bench.task.cuts
+    assert plan.round_s == pytest.approx(np.mean(clock.rounds_s(2)), rel=3e-3)
+    told = [note for note in plan.notes if "count it" in note]
+    assert len(told) == (name != "fedadam")
+
+
+def test_a_plan_says_what_it_does_not_know() -> None:
+    cost = package.cost("cnn", (1, 8, 8))
+    for name, known in (("scaffold", False), ("ditto", True), ("hsfl", True)):
+        plan = package.plan(config(name, *SLOW_EDGE, "allocation.policy=even"), cost=cost, samples_per_client=30)
+        assert any("extra_bytes" in note for note in plan.notes) is not known

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from hsfl.report.comparison_summary import gain_sentences, read_comparison
 from hsfl.report.page.page import page_data
 from hsfl.report.page.page_sources import read_sources
@@ -10,6 +12,7 @@ from tests.report.fabricated import records, write_run
 from tests.small_runs import hsfl, numbers, tiny_words
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_lines_of_a_comparison(tmp_path: Path) -> None:
     words = ["compare", *tiny_words("train.rounds=4"), "-f", "hsfl", "-f", "splitfed_v1", "-f", "fl", "--quiet"]
     shown = hsfl(*words, "--out", tmp_path)
@@ -34,6 +37,7 @@ def test_the_lines_of_a_comparison(tmp_path: Path) -> None:
     assert "accuracy: HSFL " in lines[1]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_one_framework_alone_gains_nothing(tmp_path: Path) -> None:
     assert hsfl("compare", *tiny_words(), "-f", "hsfl", "--quiet", "--out", tmp_path).code == 0
     assert gain_sentences(read_comparison(tmp_path)) == []

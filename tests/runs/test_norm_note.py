@@ -57,6 +57,7 @@ def test_steps_are_those_that_a_run_makes(framework: str, tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_holds_for_all_runs_is_said_once(tmp_path: Path) -> None:
     words = tiny_words("train.batch_size=256", "train.rounds=1")
     said = hsfl("compare", *words, "-f", "hsfl", "-f", "fl", "--seeds", 2, "--out", tmp_path)

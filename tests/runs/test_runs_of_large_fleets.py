@@ -17,9 +17,9 @@ from hsfl.planning.rounds.round_clock import RoundClock
 from hsfl.planning.world import world_of
 from hsfl.report.page.page import write_page
 from hsfl.report.page.page_words import setting_text
-from hsfl.runs.run_folder import write_records
 from hsfl.runs.loop import train_run
 from hsfl.runs.prepare import prepare
+from hsfl.runs.run_folder import write_records
 from hsfl.runs.run_folder.folder import RunFolder, record_line
 from tests.naming import names
 from tests.planning.rounds.test_radio_round import COST

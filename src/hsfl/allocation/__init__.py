@@ -7,12 +7,34 @@ says who sits it out, `policies` are the baselines, `cells` and `measured_links`
 """
 
 OFFERED = {  # to other folders, by module
-    "answer": ("Allocation", "phases_of", "shares_of_answer", "SolveStatus", "with_gap", "within_gap"),
-    "cells": ("CellsAnswer", "distribute_cells", "solve_cells"),
+    "answer": (
+        "Allocation",
+        "phases_of",
+        "shares_of_answer",
+        "SolveStatus",
+        "with_gap",
+        "within_gap",
+    ),
+    "cells": (
+        "CellsAnswer",
+        "distribute_cells",
+        "solve_cells",
+    ),
     "compiled_queue": ("queued_round_compiled",),
-    "cuts.bound": ("bound_over_cuts", "warm_up_bound"),
-    "cuts.large_fleets": ("Crowd", "LargeFleet", "Loads"),
-    "cuts.radio": ("LEAST_S", "radio_request", "RadioRounds"),
+    "cuts.bound": (
+        "bound_over_cuts",
+        "LEAST_S",
+        "warm_up_bound",
+    ),
+    "cuts.large_fleets": (
+        "Crowd",
+        "LargeFleet",
+        "Loads",
+    ),
+    "cuts.radio": (
+        "radio_request",
+        "RadioRounds",
+    ),
     "cuts.search": (
         "best_single_cut",
         "CutChoice",
@@ -24,7 +46,11 @@ OFFERED = {  # to other folders, by module
         "search_cuts",
         "single_cuts",
     ),
-    "exact": ("distribute_model", "exact", "stage_solver"),
+    "exact": (
+        "distribute_model",
+        "exact",
+        "stage_solver",
+    ),
     "measured_links": (
         "best_measured_round",
         "keep_within_tau_measured",
@@ -32,13 +58,33 @@ OFFERED = {  # to other folders, by module
         "MeasuredRounds",
         "optimal_cycles",
     ),
-    "numba_cache": ("cache_dir", "is_cold"),
-    "policies": ("in_time", "Policy", "policy", "PROOF_LIMIT_S", "register_policy"),
-    "policy_table": ("POLICIES", "policy_row", "PolicyRow", "POLICY_RULES"),
+    "numba_cache": (
+        "cache_dir",
+        "is_cold",
+    ),
+    "policies": (
+        "in_time",
+        "Policy",
+        "policy",
+        "PROOF_LIMIT_S",
+        "register_policy",
+    ),
+    "policy_table": (
+        "POLICIES",
+        "policy_row",
+        "POLICY_RULES",
+        "PolicyRow",
+    ),
     "queued_rounds": ("QueuedRounds",),
     "random_scenarios": ("random_scenario",),
-    "scenario": ("rows_between", "Scenario"),
-    "solvers": ("allocate", "solver_named"),
+    "scenario": (
+        "rows_between",
+        "Scenario",
+    ),
+    "solvers": (
+        "allocate",
+        "solver_named",
+    ),
     "stage.stage_answer": ("TimeLimit",),
     "stage.subset_dp": ("few_subchannels",),
 }

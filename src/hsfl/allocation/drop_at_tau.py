@@ -14,7 +14,7 @@ client that passes tau_s all the same (`network.clock._free_until_tau`), and so 
 import numpy as np
 
 from hsfl.allocation.scenario import Scenario
-from hsfl.allocation.stage.lagrangian import buy, workspace
+from hsfl.allocation.stage.lagrangian import cheapest_set, workspace
 from hsfl.allocation.stage.scaling import solve_in_own_units
 from hsfl.allocation.stage.stage import Stage, stage_of_clients
 from hsfl.allocation.stage.stage_answer import StageSolver, StopWhen, TimeLimit
@@ -35,7 +35,7 @@ def client_prices(stage: Stage, T_s: float) -> Array:
     for k in range(K):
         sets, chosen, allowed = np.zeros((subs + 1, subs)), np.zeros(subs), np.ones(subs)
         rho = stage.hz / stage.power_w
-        price[k] = buy(stage, k, subchannel_price, T_s, rho, 0.5, subs, sets, chosen, work, allowed)
+        price[k] = cheapest_set(stage, k, subchannel_price, T_s, rho, 0.5, subs, sets, chosen, work, allowed)
     return price
 
 

@@ -29,11 +29,12 @@ from hsfl.allocation import scip
 from hsfl.allocation.answer import Allocation, SolveStatus
 from hsfl.allocation.exact import DEFAULT_GAP, exact, solve_round
 from hsfl.allocation.numba_cache import compiled
+from hsfl.allocation.policies import PROOF_LIMIT_S
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.stage import exclusive
 from hsfl.allocation.stage.client_prices import alone_s, shares_of
-from hsfl.allocation.stage.fixed_shares import INSIDE, pour_rows, spend, uplink_powers
+from hsfl.allocation.stage.fixed_shares import INSIDE, spend, uplink_powers, water_fill_downlink
 from hsfl.allocation.stage.local_search import first_owner
 from hsfl.allocation.stage.stage import Stage, training_stage
 from hsfl.allocation.stage.stage_answer import StageAnswer, StageSolver, StopWhen, TimeLimit
@@ -45,7 +46,6 @@ STEP = 0.01
 EPSILON = 1e-7
 MAX_STEPS = 100_000
 SPENT = 1e-3  # how near the sum of f must be to the server's cycles at the end, relatively
-PROOF_LIMIT_S = 1.0  # for the exact solver's bound beside the answer
 P_STEPS: dict[str, StageSolver] = {"exact": exclusive.solve_exclusive, "scip": scip.solve_stage_by_scip}
 
 
@@ -79,7 +79,7 @@ def solve_stage_as_paper(
     stage: Stage, goal: StopWhen, clock: TimeLimit, transmit: StageSolver = exclusive.solve_exclusive
 ) -> StageAnswer:
     """One F step, then one P step by the solver `transmit`. Distribution has no cycles, so that it has a P step alone."""
-    hz, _, _ = cycles_by_multipliers(own_s(stage, *even_transmission(stage)), stage.cycles, stage.hz)
+    hz, _, _ = cycles_by_multipliers(without_server_s(stage, *even_transmission(stage)), stage.cycles, stage.hz)
     return transmission(stage, hz, goal, clock, transmit)
 
 
@@ -90,11 +90,11 @@ def even_transmission(stage: Stage) -> tuple[Array, Array]:
     """
     clients, subs = stage.start_w.shape
     share, down_w = shares_of(first_owner(stage), clients), np.zeros((clients, subs))
-    pour_rows(stage, share, np.full(clients, stage.power_w / clients), down_w)
+    water_fill_downlink(stage, share, np.full(clients, stage.power_w / clients), down_w)
     return share, down_w
 
 
-def own_s(stage: Stage, share: Array, down_w: Array) -> Array:
+def without_server_s(stage: Stage, share: Array, down_w: Array) -> Array:
     """The seconds m_k [K] that each client takes apart from the server's seconds, for given shares and downlink watts [K, I]."""
     up_w, edge_w = np.zeros(share.shape), np.zeros(share.shape)
     uplink_powers(stage, share, up_w, edge_w)
@@ -162,4 +162,4 @@ def _iterate(m: Array, n: Array, alpha: float, beta: float, epsilon: float, max_
 def _compile() -> None:
     """Compile what only this solver needs (or load it), before any clock runs."""
     stage = training_stage(random_scenario(np.random.default_rng(0), 2, 2), np.ones(2, int))
-    cycles_by_multipliers(own_s(stage, *even_transmission(stage)), stage.cycles, stage.hz)
+    cycles_by_multipliers(without_server_s(stage, *even_transmission(stage)), stage.cycles, stage.hz)

@@ -33,7 +33,7 @@ from hsfl.allocation.policy_table import POLICIES, PolicyRow, policy_row
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.stage.client_prices import alone_s, shares_of, solve_shares
-from hsfl.allocation.stage.fixed_shares import INSIDE, pour_rows, spend, uplink_powers
+from hsfl.allocation.stage.fixed_shares import INSIDE, spend, uplink_powers, water_fill_downlink
 from hsfl.allocation.stage.local_search import first_owner
 from hsfl.allocation.stage.stage import Stage, distribution_stage, even_cycles, even_power, training_stage
 from hsfl.allocation.stage.stage_answer import Spent, StageAnswer, StageSolver, StopWhen, TimeLimit
@@ -47,7 +47,7 @@ Array = np.ndarray
 Allocate = Callable[..., Mapping[str, Any] | Allocation]
 GIVEN_NAMES = ("server_hz", "owner", "share", "edge_down_owner", "edge_down_share", *POWER_NAMES)
 TOLERANCE = 1e-9  # of constraints, relative; the solver's own answers keep it, too
-PROOF_LIMIT_S = 1.0  # for the exact solver's bound beside a rule's answer
+PROOF_LIMIT_S = 1.0  # for the exact solver's bound beside a rule's answer, or the paper's
 
 
 class Policy(PolicyRow):
@@ -136,7 +136,7 @@ class Policy(PolicyRow):
         if self.cycles == "even":
             hz = np.full(clients, stage.hz / clients * INSIDE)
         if self.power == "even":
-            pour_rows(stage, share, np.full(clients, stage.power_w / clients * INSIDE), down)
+            water_fill_downlink(stage, share, np.full(clients, stage.power_w / clients * INSIDE), down)
         return hz, up, down, edge
 
 
@@ -216,7 +216,7 @@ def _compile() -> None:
     """Compile what only rules need (or load it), before any clock runs."""
     stage = training_stage(random_scenario(np.random.default_rng(0), 2, 2), np.ones(2, int))
     share = np.eye(2)
-    pour_rows(stage, share, np.ones(2), np.zeros((2, 2)))
+    water_fill_downlink(stage, share, np.ones(2), np.zeros((2, 2)))
     uplink_powers(stage, share, np.zeros((2, 2)), np.zeros((2, 2)))
 
 
@@ -345,7 +345,7 @@ def _even_powers(scenario: Scenario, cuts: Array, training: Array, distribution:
         (distribution_numbers, distribution, "edge_down_power_w"),
     ):
         even_w = np.full(len(cuts), stage.power_w / len(cuts) * INSIDE)
-        pour_rows(stage, share, even_w, powers[power])
+        water_fill_downlink(stage, share, even_w, powers[power])
     return powers
 
 

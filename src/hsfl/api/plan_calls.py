@@ -23,6 +23,7 @@ from hsfl.report.page.page_words import describe_plan, plan_sentence
 from hsfl.report.plan_figure import plan_figure
 from hsfl.runs.client_data import expected_samples, expected_task
 from hsfl.runs.from_plan import PLAN_FILE, check_plan_folder, keep_plan, read_plan
+from hsfl.runs.planned_extras import planned_extras
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -108,14 +109,16 @@ def plan(
         world = world_of(arguments.config, cost)
     else:
         world = _measured_world(arguments, survey.shape, survey.num_classes)
-    answer = make_plan(arguments.config, world.named(survey.client_names), survey.num_samples, progress)
+    extras, extra_notes = planned_extras(arguments.config, survey, cost is not None, arguments.data, arguments.model)
+    answer = make_plan(arguments.config, world.named(survey.client_names), survey.num_samples, progress, extras)
+    notes = [*survey.notes, *extra_notes, *answer.notes]
     values = vars(answer) | {
-        "notes": [in_arguments(note) for note in (*survey.notes, *answer.notes)],
+        "notes": [in_arguments(note) for note in notes],
         "assumed": describe_plan(with_fleet_file(arguments.config), survey.num_samples.tolist(), survey.data),
     }
     result = PlanResult(**values, config=arguments.config, folder=None if out is None else Path(out))
     if out is not None:
-        keep_plan(Path(out), result.to_json() | {"notes": [*survey.notes, *answer.notes]}, arguments.config)
+        keep_plan(Path(out), result.to_json() | {"notes": notes}, arguments.config)
         write_page([out], Path(out) / PAGE_NAME)
     return result
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from hsfl.api.arguments import Config, Plugins, arguments_of_call, given_dataset, split_given
+from hsfl.api.arguments import CallArguments, Config, Plugins, arguments_of_call, given_dataset, split_given
 from hsfl.api.run_results import ComparisonResult, EvaluationResult, Result
 from hsfl.config import RunConfig
 from hsfl.data.registry import Dataset
@@ -26,7 +26,7 @@ from hsfl.runs.export import evaluate_folder
 from hsfl.runs.progress import Observer
 from hsfl.runs.studies.compare_runs import run_contenders
 from hsfl.runs.studies.contenders import labels_of
-from hsfl.runs.studies.run_many import ConsoleShow
+from hsfl.runs.studies.run_many import ConsoleShow, ManyRuns
 
 if TYPE_CHECKING:
     from hsfl.planning.plans.fleet_plan import Plan
@@ -114,17 +114,7 @@ def compare(
     arguments = arguments_of_call(config, settings, data, model, plugins, sections)
     arguments.check_contenders(contenders)
     check_target(target, expected_task(arguments.config, arguments.data).metric)
-    run_contenders(
-        arguments.config,
-        contenders,
-        folder,
-        seeds,
-        jobs,
-        ConsoleShow(stderr_console(), quiet=not progress),
-        dataset=arguments.data,
-        model=arguments.model,
-        train_once=train_once,
-    )
+    run_contenders(arguments.config, contenders, folder, many_runs(arguments, seeds, jobs, progress), train_once)
     comparison = read_comparison(folder, target, labels_of(contenders))
     comparison.write(folder)
     if figures:
@@ -159,6 +149,12 @@ def new_folder(config: RunConfig) -> Path:
     """A new folder under runs/, called by the time, the framework and the data."""
     data = Path(config.data.name).name.replace(":", "-")
     return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.framework}-{data}"
+
+
+def many_runs(arguments: CallArguments, seeds: int, jobs: int, progress: bool) -> ManyRuns:
+    """How the runs that a call asks for are made. progress: show it on stderr."""
+    show = ConsoleShow(stderr_console(), quiet=not progress)
+    return ManyRuns(seeds, jobs, show, arguments.data, arguments.model)
 
 
 def stderr_console() -> Console:

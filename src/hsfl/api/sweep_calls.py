@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.api.arguments import Config, Plugins, arguments_of_call, value_text
-from hsfl.api.run_calls import page_or_warning, stderr_console
+from hsfl.api.run_calls import many_runs, page_or_warning
 from hsfl.api.run_results import SweepResult
 from hsfl.errors import InputError
 from hsfl.framework_table import method
@@ -16,7 +16,6 @@ from hsfl.report.sweep_results import check_metrics, default_metrics, read_sweep
 from hsfl.runs.checks.unused_settings import refuse_unused_by_contenders
 from hsfl.runs.client_data import expected_task
 from hsfl.runs.studies.grid import check_contenders, read_grid
-from hsfl.runs.studies.run_many import ConsoleShow
 from hsfl.runs.studies.sweep_runs import run_sweep
 
 
@@ -68,12 +67,7 @@ def sweep(
     points, varied = [point.config for point in grid.points], [f"{field}=" for field in grid.fields]
     refuse_unused_by_contenders(arguments.source, changes, points, labels, plan_only)
     refuse_unused_by_contenders(None, varied, points, labels, plan_only)
-    show = ConsoleShow(stderr_console(), quiet=not progress)
-    run_sweep(
-        *(base, grid, labels, folder, seeds, jobs, plan_only, target, show),
-        dataset=arguments.data,
-        model=arguments.model,
-    )
+    run_sweep(base, grid, labels, folder, many_runs(arguments, seeds, jobs, progress), plan_only, target)
     found = read_sweep(folder)
     drawn = [name for name in shown if name in found.metrics]  # a target that no run reached has no figure
     found.write(folder, drawn)

@@ -99,13 +99,13 @@ def compare_command(
         from hsfl.report.figure_style import matplotlib
         from hsfl.report.plots import write_figures
         from hsfl.runs.studies.compare_runs import run_contenders
-        from hsfl.runs.studies.run_many import ConsoleShow
+        from hsfl.runs.studies.run_many import ConsoleShow, ManyRuns
 
         matplotlib()  # before hours of training, not after
         if not quiet:
             say_compiling(console, [contender(base, text).allocation.policy for text in contenders])
         try:
-            run_contenders(base, contenders, out, seeds, jobs, ConsoleShow(console, quiet), train_once=train_once)
+            run_contenders(base, contenders, out, ManyRuns(seeds, jobs, ConsoleShow(console, quiet)), train_once)
         except KeyboardInterrupt:
             say_stopped(out, console)
             raise typer.Exit(130) from None

@@ -166,6 +166,7 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+SHAPE, CLASSES = (3, 32, 32), 10  # of a sample, where no data set is named
 COMPILING = "the optimiser is compiled first, once after an installation: about a minute"
 
 

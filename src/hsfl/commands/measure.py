@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hsfl.commands.console import Changes, Json, Plugins, err_console, one_line_errors, out_console, print_json, quoted
+from hsfl.commands.console import (
+    CLASSES,
+    SHAPE,
+    Changes,
+    Json,
+    Plugins,
+    err_console,
+    one_line_errors,
+    out_console,
+    print_json,
+    quoted,
+)
 from hsfl.commands.cost import read_shape
 from hsfl.errors import InputError
 from hsfl.formats import size
@@ -17,7 +28,6 @@ if TYPE_CHECKING:
     from hsfl.training.speed import Speed
 
 commands = typer.Typer()
-SHAPE, CLASSES = (3, 32, 32), 10  # of a sample, where no data set is named
 UNSTEADY = 0.25  # spread above which other work was likely in the way
 
 

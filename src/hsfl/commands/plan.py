@@ -11,6 +11,8 @@ import typer
 
 from hsfl import quantities
 from hsfl.commands.console import (
+    CLASSES,
+    SHAPE,
     Changes,
     DataDir,
     Json,
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from hsfl.runs.client_data import Survey
 
 commands = typer.Typer()
-SHAPE, CLASSES, SAMPLES = (3, 32, 32), 10, 5000  # of a sample, and of each client, where no data set is named
+SAMPLES = 5000  # of each client, where no data set is named
 DEVICE_FIELDS = {
     "cpu": "cycles",
     "compute": "compute",
@@ -118,7 +120,7 @@ def plan_command(
         if device_numbers is not None:
             _plan_device(settings, world, device_numbers, round(float(survey.num_samples.mean())), as_json)
         else:
-            _plan_fleet(settings, world, survey, out, as_json)
+            _plan_fleet(settings, world, survey, cost is not None, out, as_json)
 
 
 def _survey_data(
@@ -184,26 +186,31 @@ def _check_cost(
 # --- a fleet
 
 
-def _plan_fleet(settings: "RunConfig", world: "World", survey: "Survey", out: Path | None, as_json: bool) -> None:
+def _plan_fleet(
+    settings: "RunConfig", world: "World", survey: "Survey", has_costs: bool, out: Path | None, as_json: bool
+) -> None:
     """Search the cuts, keep the plan and its page in the folder `out` if there is one, and show the plan."""
     from hsfl.planning.fleet_from_file import with_fleet_file
     from hsfl.planning.plans.fleet_plan import make_plan
     from hsfl.report.page.page_words import describe_plan
     from hsfl.runs.from_plan import check_plan_folder, keep_plan
+    from hsfl.runs.planned_extras import planned_extras
 
     if out is not None:
         check_plan_folder(out)
     if err_console.is_terminal:
         say_compiling(err_console, ["proposed"])
+    extras, extra_notes = planned_extras(settings, survey, has_costs)
     with err_console.status("choosing cuts ...") as status:
         answer = make_plan(
             settings,
             world,
             survey.num_samples,
             lambda what, step, best_s: status.update(_search_status(what, step, best_s)),
+            extras,
         )
     assumed = describe_plan(with_fleet_file(settings), survey.num_samples.tolist(), survey.data)
-    answer = replace(answer, notes=[*survey.notes, *answer.notes], assumed=assumed)
+    answer = replace(answer, notes=[*survey.notes, *extra_notes, *answer.notes], assumed=assumed)
     page = None
     if out is not None:
         keep_plan(out, asdict(answer), settings)

@@ -25,7 +25,8 @@ from hsfl.commands.console import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hsfl.experiments.common import Outcome
+    from hsfl.experiments.common import Outcome, Say
+    from hsfl.experiments.study_request import StudyRequest
 
 commands = typer.Typer()
 
@@ -102,10 +103,11 @@ def reproduce_command(
         need_plan_extra()
         from hsfl.errors import known_name
         from hsfl.experiments.common import SCALES
+        from hsfl.experiments.study_request import StudyRequest
         from hsfl.experiments.table1.columns import columns_named
-        from hsfl.experiments.table1.traces import Together
         from hsfl.report.figure_style import matplotlib
         from hsfl.report.tables import write_summary_tables
+        from hsfl.runs.progress import observer
         from hsfl.runs.studies.run_many import ConsoleShow
 
         chosen = WHAT if known_name("what", what, (*WHAT, *BESIDE, "all")) == "all" else (what,)
@@ -113,17 +115,23 @@ def reproduce_command(
         load_plugins(plugin)
         matplotlib()  # before hours of work, not after
         folder = out or Path("runs") / f"reproduce-{scale}"
-        arguments = {
-            "columns": columns_named(columns),
-            "datasets": _dataset_names(datasets),
-            "data_dir": data_dir,
-            "shipped": _results_folder(results),
-            "together": Together(jobs, ConsoleShow(console, quiet)),
-        }
+        request = StudyRequest(
+            folder,
+            scale,
+            seeds,
+            lambda text: None,
+            columns_named(columns),
+            _dataset_names(datasets),
+            data_dir,
+            _results_folder(results),
+            partial(observer, console, quiet),
+            jobs,
+            ConsoleShow(console, quiet),
+        )
         outcomes = []
         try:
             for name in chosen:
-                outcome = _reproduce(name, folder / name, scale, seeds, arguments, console, quiet)
+                outcome = _reproduce(name, replace(request, out=folder / name, say=_teller(name, console, quiet)))
                 tables = write_summary_tables([*outcome.tables, outcome.claims], outcome.markdown.parent, latex)
                 outcomes.append(replace(outcome, files=[*outcome.files, *tables]))
         except KeyboardInterrupt:
@@ -136,9 +144,17 @@ def reproduce_command(
         _show_outcome(outcome)
 
 
-def _reproduce(
-    name: str, folder: Path, scale: str, seeds: int | None, arguments: dict[str, Any], console: "Console", quiet: bool
-) -> "Outcome":
+def _teller(name: str, console: "Console", quiet: bool) -> "Say":
+    """What tells people how far the experiment of this name is."""
+
+    def say(text: str) -> None:
+        if not quiet:
+            console.print(f"{name}: {text}", soft_wrap=True)
+
+    return say
+
+
+def _reproduce(name: str, request: "StudyRequest") -> "Outcome":
     from hsfl.experiments.fig1 import reproduce_fig1
     from hsfl.experiments.fig3 import reproduce_fig3
     from hsfl.experiments.gains import reproduce_gains
@@ -146,34 +162,21 @@ def _reproduce(
     from hsfl.experiments.latency.fig5 import reproduce_fig5
     from hsfl.experiments.learning_rates import reproduce_rates
     from hsfl.experiments.norms import DATA, reproduce_norms
+    from hsfl.experiments.table1.columns import TAU_DATA
     from hsfl.experiments.table1.table1 import reproduce_table1
     from hsfl.experiments.when import reproduce_when
-    from hsfl.runs.progress import observer
 
-    def say(text: str) -> None:
-        if not quiet:
-            console.print(f"{name}: {text}", soft_wrap=True)
-
-    if name in ("fig1", "fig4", "fig5"):
-        reproduce_figure = {"fig1": reproduce_fig1, "fig4": reproduce_fig4, "fig5": reproduce_fig5}[name]
-        return reproduce_figure(folder, scale, seeds, say)
+    figures = {"fig1": reproduce_fig1, "fig4": reproduce_fig4, "fig5": reproduce_fig5}
+    if name in figures:
+        return figures[name](request.out, request.scale, request.num_seeds, request.say)
     if name == "when":
-        return reproduce_when(folder, scale, seeds, say, arguments["together"].jobs)
-    study_arguments = {**arguments, "make_observer": partial(observer, console, quiet)}
-    if name == "fig3":
-        study_arguments["datasets"] = (_single_dataset(arguments["datasets"], "ham10000"),)
-        return reproduce_fig3(folder, scale, seeds, say, **study_arguments)
-    if name == "norms":
-        norms_arguments = {name: arguments[name] for name in ("data_dir", "shipped", "together")}
-        data = _single_dataset(arguments["datasets"], DATA)
-        return reproduce_norms(folder, scale, seeds, say, data=data, **norms_arguments)
-    reproduce_study = {"table1": reproduce_table1, "gains": reproduce_gains, "rates": reproduce_rates}[name]
-    return reproduce_study(folder, scale, seeds, say, **study_arguments)
-
-
-def _single_dataset(datasets: tuple[str, ...], usual: str) -> str:
-    """The data set of an experiment that takes one: its usual one, unless only others are wanted."""
-    return usual if usual in datasets else datasets[0]
+        return reproduce_when(request.out, request.scale, request.num_seeds, request.say, request.jobs)
+    if (
+        usual := {"fig3": TAU_DATA, "norms": DATA}.get(name)
+    ) is not None:  # takes one data set: the usual one where it may
+        request = replace(request, datasets=(usual if usual in request.datasets else request.datasets[0],))
+    studies = {"table1": reproduce_table1, "gains": reproduce_gains, "rates": reproduce_rates}
+    return {**studies, "fig3": reproduce_fig3, "norms": reproduce_norms}[name](request)
 
 
 def _dataset_names(text: str) -> tuple[str, ...]:

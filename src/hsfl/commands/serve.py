@@ -115,6 +115,8 @@ def _show_status(report: dict[str, Any]) -> None:
     activity = activity if num_awaited is None else f"waits for {num_awaited} clients, {num_connected} are here"
     accuracy = "" if report["test_accuracy"] is None else f", test accuracy {percent(report['test_accuracy'])}"
     out_console.print(f"{report['rounds_done']} of {report['rounds']} rounds done, {activity}{accuracy}")
+    for sentence in _order_sentences(report):
+        out_console.print(sentence, soft_wrap=True)
     phases = ("client", "smashed", "server", "waiting", "gradient", "model_up", "model_down")
     rows = [
         (
@@ -133,6 +135,21 @@ def _show_status(report: dict[str, Any]) -> None:
     out_console.print(f"the main server holds units {low} to {high}, the edge server 0 to {edge_high}")
     for server in report["holds_whole_model"]:
         out_console.print(f"the {server} server holds the whole model")
+
+
+def _order_sentences(report: dict[str, Any]) -> list[str]:
+    """What the operator ordered, and who is benched, a line each."""
+    sentences = ["paused: no round begins before hsfl admin MAIN.toml resume"] if report["paused"] else []
+    sentences += ["draining: the main server ends when this round is over"] if report["draining"] else []
+    for client in report["clients"]:
+        if (bench := client["benched"]) is not None:
+            rounds = "until it is resumed" if bench["rounds"] is None else f"for {bench['rounds']} more rounds"
+            sentences.append(f"{client['name']} is benched {rounds}: {bench['why']}")
+        if client["kicked"] is not None:
+            sentences.append(f"{client['name']} was taken out of this run: {client['kicked']}")
+    if report["pending_orders"]:
+        sentences.append(f"orders that the next round takes: {'; '.join(report['pending_orders'])}")
+    return sentences
 
 
 def _seconds_cell(took_s: float | None) -> str:

@@ -112,7 +112,7 @@ def sweep_command(
         refuse_unused_by_contenders(None, varied, point_configs, contenders, plan_only)
         matplotlib()
         # here, because torch takes seconds to load, and a typo should not wait for it
-        from hsfl.runs.studies.run_many import ConsoleShow
+        from hsfl.runs.studies.run_many import ConsoleShow, ManyRuns
         from hsfl.runs.studies.sweep_runs import run_sweep as make_sweep
 
         if not quiet:
@@ -120,7 +120,8 @@ def sweep_command(
                 console, [contender(point, text).allocation.policy for point in point_configs for text in contenders]
             )
         try:
-            make_sweep(base, grid, contenders, out, seeds, jobs, plan_only, target, ConsoleShow(console, quiet))
+            many = ManyRuns(seeds, jobs, ConsoleShow(console, quiet))
+            make_sweep(base, grid, contenders, out, many, plan_only, target)
         except KeyboardInterrupt:
             say_stopped(out, console)
             raise typer.Exit(130) from None

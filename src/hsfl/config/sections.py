@@ -29,6 +29,7 @@ class ModelConfig(Section):
     stem: Literal["imagenet", "cifar"] = "imagenet"  # cifar: a first layer that keeps small images large
     dropout: float | None = Field(None, ge=0, lt=1)  # where the model has dropout; null keeps the model's own rate
     init_weights: str | None = None  # a state dict in safetensors
+    certify: bool = True  # whether a module that is split is compared with its units before the run (docs/models.md)
 
 
 class DataConfig(Section):

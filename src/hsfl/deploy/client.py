@@ -9,34 +9,56 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from grpc import aio
 
 from hsfl.deploy.client_round import Abandoned, Channels, OpenRound, RoundWork, evaluate_head
 from hsfl.deploy.client_setup import ClientSetup, prepare_setup
-from hsfl.deploy.logs import Log, scrubbed
+from hsfl.deploy.logs import Log, RepeatLimit, scrubbed
 from hsfl.deploy.settings import ClientSettings
 from hsfl.deploy.trust.bundle import without_folder
-from hsfl.deploy.wire.client_messages import Evaluate, Hello, Leave, OwnSpeeds, Ready, Round, RoundOver, Stop, Welcome
+from hsfl.deploy.wire.client_messages import (
+    Alive,
+    Benched,
+    Evaluate,
+    Hello,
+    Knock,
+    Leave,
+    OwnSpeeds,
+    Ready,
+    Round,
+    RoundOver,
+    Stop,
+    Welcome,
+)
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.link_probe import measure_rates
 from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_message
-from hsfl.deploy.wire.transport import Backoff, Peer, is_refusal, read_message
+from hsfl.deploy.wire.transport import TAKEN, Backoff, Peer, is_refusal, read_message
 from hsfl.errors import InputError
 from hsfl.training.speed import keep_freed_memory, machine_memory_bits
 from hsfl.training.step import Part
 
+STEADY_S = 5.0  # a connection that lasts so long is no join that is lost at once
 LEAVE_S = 2.0  # for the main server to read why a client goes
 
 
 class JoinFailed(Exception):
-    """The client cannot join at this moment and will try again. why: a few words for the log."""
+    """The client cannot join at this moment and will try again. why: a few words for the log. is_taken: another device has
+    this client's place."""
 
-    def __init__(self, sentence: str, why: str) -> None:
+    def __init__(self, sentence: str, why: str, is_taken: bool = False) -> None:
         super().__init__(sentence)
-        self.why = why
+        self.why, self.is_taken = why, is_taken
+
+
+def _join_failure(error: aio.AioRpcError, name: str) -> JoinFailed:
+    """Why the main server is not there for this client."""
+    if error.code() == TAKEN:
+        return JoinFailed(f"another device is connected as {name}; trying again", error.details() or "", is_taken=True)
+    return JoinFailed("the main server is away; trying again", error.code().name.lower())
 
 
 class ClientProcess:
@@ -56,6 +78,7 @@ class ClientProcess:
         self.work: asyncio.Task[None] | None = None
         self.evaluation: asyncio.Task[None] | None = None
         self.working_copy: Part | None = None  # of the head, used again while the cut stays
+        self.logged, self.last_failure = RepeatLimit(), cast(JoinFailed | None, None)
         self.reachability_problem = ""  # what `diagnose` said of the servers before the start
 
     def _begin_thread(self) -> None:
@@ -69,16 +92,16 @@ class ClientProcess:
         """Take part until the main server has no more rounds, joining again after every lost link. Returns why it ended: also
         when the main server has been away for longer than `away_s`."""
         backoff, clock = Backoff(), asyncio.get_running_loop().time
-        logged, seen_s = set[str](), clock()
+        seen_s = clock()
         while True:
             try:
                 return await self._attend_once(backoff)
             except aio.AioRpcError as error:
                 if is_refusal(error):
                     raise InputError(f"the main server refuses {self.settings.name}: {error.details()}") from None
-                self._log_once(logged, JoinFailed("the main server is away; trying again", error.code().name.lower()))
+                self._log_seldom(_join_failure(error, self.settings.name))
             except JoinFailed as failure:
-                self._log_once(logged, failure)
+                self._log_seldom(failure)
             except WireError as error:
                 self.log.event("message refused", "warning", reason=error.reason, why=error.sentence)
             finally:
@@ -92,17 +115,17 @@ class ClientProcess:
                 return await self._give_up_reconnecting()
             await backoff.wait()
 
-    def _log_once(self, logged: set[str], failure: JoinFailed) -> None:
-        """Log only the first of many attempts that fail alike; after an attempt that joined, log them anew."""
-        if self.call is not None:
-            logged.clear()
-        if str(failure) not in logged:
+    def _log_seldom(self, failure: JoinFailed) -> None:
+        """Of many attempts that fail alike, log one a minute; after a connection that lasted, log them anew."""
+        self.last_failure = failure
+        if self.logged.is_due(str(failure)):
             self.log.event(str(failure), "warning", why=failure.why)
-        logged.add(str(failure))
 
     async def _give_up_reconnecting(self) -> str:
         """Stop trying: if this client was away when the last round ended, the main server will never be back."""
         await self._abandon_round()
+        if self.last_failure is not None and self.last_failure.is_taken:
+            raise InputError(f"{self.last_failure.why}; this device tried for {self.settings.away_s:g} s (away_s)")
         sentence = f"the main server was away for {self.settings.away_s:g} s (away_s)"
         if self.setup is None:
             advice = self.reachability_problem or "is it running, and is main in this client's file its address?"
@@ -126,10 +149,23 @@ class ClientProcess:
         await call.write(pack_message(Ready(setup.kit.fingerprint, list(setup.class_counts), self.measured, holds)))
         self.call, self.joined = call, True
         self.main_connected.set()
-        backoff.reset()
         self.log.event("joined", seat=setup.seat, samples=sum(setup.class_counts))
+        steady = asyncio.get_running_loop().call_later(STEADY_S, self._note_steady, backoff)
+        try:
+            return await self._follow_orders(setup, call)
+        finally:
+            steady.cancel()
+
+    def _note_steady(self, backoff: Backoff) -> None:
+        """The connection lasts: after its end the client tries again soon. After a join that is lost at once it does not."""
+        backoff.reset()
+        self.logged.forget()
+
+    async def _follow_orders(self, setup: ClientSetup, call: Any) -> str:
+        """Do what the main server says on the stream `call`, until it says Stop; returns why it does."""
+        assert self.channels is not None
         while True:
-            message, _ = expect_any_message(await read_message(call), Round, RoundOver, Evaluate, Stop)
+            message, _ = expect_any_message(await read_message(call), Round, RoundOver, Evaluate, Benched, Knock, Stop)
             if isinstance(message, Stop):
                 await self._abandon_round()
                 return message.why
@@ -138,8 +174,18 @@ class ClientProcess:
             elif isinstance(message, Evaluate):
                 self._check_cut(setup, message.cut)
                 self.evaluation = asyncio.create_task(self._evaluate(setup, message, self.channels))
+            elif isinstance(message, Benched):
+                self._log_benched(message)
+            elif isinstance(message, Knock):
+                await call.write(pack_message(Alive()))
             elif self.job is not None and message.attempt == self.job.order.attempt:
                 self._end_round(message)
+
+    def _log_benched(self, message: Benched) -> None:
+        if message.rounds is None:
+            self.log.event("benched until the operator resumes this client", "warning", why=message.why)
+        else:
+            self.log.event("benched", "warning", rounds=message.rounds, why=message.why)
 
     def _open_channels(self) -> Channels:
         """Channels with the certificate that is in the bundle now. A bundle that was good at the start may be half

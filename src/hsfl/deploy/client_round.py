@@ -234,7 +234,15 @@ class _Steps:
         )
         work.job.exchange_s += time.perf_counter() - began_s
         gradient, loss = tensors["gradient"], tensors["loss"]
-        if answer.step != step or loss.numel() != 1 or (need_gradient and gradient.shape != smashed.shape):
+        if (
+            answer.step != step
+            or loss.numel() != 1
+            or (
+                need_gradient
+                and gradient.numel()
+                and gradient.shape != smashed.shape  # empty: the tail detaches what it gets
+            )
+        ):
             raise WireError("order", f"an answer to step {answer.step} where {step} was asked")
         return loss, gradient
 

@@ -13,12 +13,14 @@ import math
 import re
 import socket
 import sys
+import time
 import traceback
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import IO, Any
 
 NAMES = ("client", "clients")  # fields with names of clients, who may be called as their hosts are
+REPEAT_S = 60.0  # between two lines that say the same
 MOST_CHARACTERS = 500  # of one value: a peer's words do not fill the disk
 PEM = re.compile(r"-----BEGIN [A-Z0-9 ]*-----.*?(?:-----END [A-Z0-9 ]*-----|$)", re.DOTALL)
 URL = re.compile(r"\b(?!hsfl:)[a-z][a-z0-9+.-]*://\S+")
@@ -115,6 +117,25 @@ def _shown(value: Any) -> str:
 def _printable(text: str) -> str:
     """The line with a sign in the place of every control character: an escape sequence could rewrite the terminal."""
     return "".join(char if char.isprintable() else "\ufffd" for char in text)
+
+
+class RepeatLimit:
+    """Which lines are due: the same line at most once in REPEAT_S."""
+
+    def __init__(self) -> None:
+        self._logged_s: dict[str, float] = {}
+
+    def is_due(self, line: str) -> bool:
+        """Whether the line may be written now; if so, it counts as written."""
+        now_s = time.monotonic()
+        is_due = now_s - self._logged_s.get(line, -math.inf) >= REPEAT_S
+        if is_due:
+            self._logged_s[line] = now_s
+        return is_due
+
+    def forget(self) -> None:
+        """Let every line be written anew."""
+        self._logged_s.clear()
 
 
 class Log:

@@ -76,8 +76,9 @@ class ModelKit:
             )
 
 
-def make_kit(config: RunConfig, input_shape: Shape, num_classes: int) -> ModelKit:
-    """The kit of a run, on the CPU. input_shape: of one sample. Settings for simulations alone are an error."""
+def make_kit(config: RunConfig, input_shape: Shape, num_classes: int, certify: bool = False) -> ModelKit:
+    """The kit of a run, on the CPU. input_shape: of one sample. certify: whether to certify a module that is split, which the main server
+    does for all. Settings for simulations alone are an error."""
     if config.device != "cpu":
         raise InputError(f"run.device is {config.device!r}; real machines train on the CPU, leave it out")
     for name, usual in (("choose", "uniform"), ("receivers", "all"), ("drop_rate", 0.0)):
@@ -85,6 +86,6 @@ def make_kit(config: RunConfig, input_shape: Shape, num_classes: int) -> ModelKi
             raise InputError(f"train.{name} is {value!r}; it is for simulated fleets, so leave it out on real machines")
     if (task := expected_task(config)).name != DEFAULT or config.train.loss is not None:
         raise InputError(f"{task.name} is for simulated fleets yet; real machines train {DEFAULT} with its own loss")
-    model = make_model(config, input_shape, num_classes).eval()
+    model = make_model(config, input_shape, num_classes, certify).eval()
     check_fits(model, example(input_shape, model.input_dtype), num_classes)
     return ModelKit(config, model, Layout.of(model), input_shape, num_classes)

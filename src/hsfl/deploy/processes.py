@@ -11,6 +11,8 @@ import torch
 from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.data.registry import Dataset
+from hsfl.deploy.admin.benching import BenchRules
+from hsfl.deploy.admin.fleet_control import FleetControl
 from hsfl.deploy.client import ClientProcess
 from hsfl.deploy.compute_queue import ComputeQueue
 from hsfl.deploy.diagnosis import diagnose
@@ -78,7 +80,9 @@ async def serve_main(settings: MainSettings, insecure: bool, log: Log) -> Summar
         classes = dataset.classes if dataset is not None else tuple(map(str, range(kit.num_classes)))
         roster = Roster(folder.path, settings.clients, config.fleet.num_clients)
         edge = EdgeLink(settings.edge, certs, roster.run)
-        shared = SharedState(settings, kit, planner, roster, edge, compute, log, metrics)
+        rules = BenchRules(settings.bench_after, settings.bench_rounds, settings.bench_longest)
+        control = FleetControl(folder, rules, log, kit.num_units)
+        shared = SharedState(settings, kit, planner, roster, edge, compute, log, metrics, control)
         checkpoint = MainCheckpoint(shared, folder, test, classes)
         checkpoint.restore()
         main = MainProcess(shared, checkpoint)
@@ -107,7 +111,7 @@ def _model_and_data(settings: MainSettings, config: RunConfig) -> tuple[ModelKit
         shape, num_classes = settings.input, settings.classes
     else:
         shape, num_classes = sample_facts(config)
-    kit = make_kit(config, tuple(shape), num_classes)
+    kit = make_kit(config, tuple(shape), num_classes, config.model.certify)
     _ = kit.initial, kit.shapes  # read these before the model takes other weights
     return kit, dataset
 

@@ -34,6 +34,9 @@ class MainSettings(_Table):
     clients: tuple[str, ...] = ()  # names that have seats from the start, in this order; others take free seats
     min_clients: int = Field(1, ge=1)  # a round that keeps fewer is made again
     first_clients: int | None = Field(None, ge=1)  # for the first round after a start; None: min_clients
+    bench_after: int = Field(3, ge=0)  # offences, or late rounds in a row, after which a seat sits out; 0: never
+    bench_rounds: int = Field(2, ge=1, le=10_000)  # that it sits out the first time, then twice as many each time
+    bench_longest: int = Field(32, ge=1, le=1_000_000)  # rounds that it sits out at most
     # here: by the test samples of run.data, which lie on this machine; clients: by each client's own test samples
     evaluate: Literal["here", "clients", "none"] = "here"
     input: tuple[int, ...] | None = None  # the shape of a sample, where run.data does not lie on this machine

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import get_temp_dir
 
 import torch
 import torch.multiprocessing as mp
@@ -184,6 +185,7 @@ class Workers(WorkerEngine[Process]):
 
     def _spawn(self) -> Process:
         context = mp.get_context("spawn")  # a fork would copy the locks of torch's threads, whoever holds them
+        get_temp_dir()  # a worker that starts afterwards uses this folder, which is removed with the run, even if the worker is killed
         pipe, worker_pipe = context.Pipe()
         process = context.Process(
             target=_worker_life, args=(worker_pipe, list(plugins.LOADED), self.num_threads), daemon=True

@@ -6,7 +6,7 @@ and verdicts. A single run, a comparison or a sweep of the user's is in `runs/`;
 """
 
 OFFERED = {  # to other folders, by module
-    "common": ("Outcome", "SCALES"),
+    "common": ("Outcome", "Say", "SCALES"),
     "fig1": ("reproduce_fig1",),
     "fig3": ("reproduce_fig3",),
     "gains": ("reproduce_gains",),
@@ -14,8 +14,8 @@ OFFERED = {  # to other folders, by module
     "latency.fig5": ("reproduce_fig5",),
     "learning_rates": ("reproduce_rates",),
     "norms": ("DATA", "reproduce_norms"),
-    "table1.columns": ("columns_named",),
+    "study_request": ("StudyRequest",),
+    "table1.columns": ("columns_named", "TAU_DATA"),
     "table1.table1": ("reproduce_table1",),
-    "table1.traces": ("Together",),
     "when": ("reproduce_when",),
 }

@@ -1,21 +1,21 @@
 """Fig. 3: the loss on HAM10000 over simulated time and over rounds, from Table 1's traces and fleets."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from hsfl.experiments.common import Outcome, Say, Trend, machine, say_mean, trend_table, write_text
+from hsfl.experiments.common import Outcome, Trend, machine, say_mean, trend_table, write_text
 from hsfl.experiments.statistics import over_fleets_and_seeds, verdicts
-from hsfl.experiments.table1.columns import COLUMNS, SEVEN, TAU_DATA
+from hsfl.experiments.study_request import StudyRequest
+from hsfl.experiments.table1.columns import COLUMNS
 from hsfl.experiments.table1.table1_report import HOLDS, learning_over_fleets, say_p, spread_of, verdict_note
 from hsfl.experiments.table1.table1_study import Study, make_study, values_at
-from hsfl.experiments.table1.traces import ONE_BY_ONE, MakeObserver, Together
 from hsfl.files import write_csv
 from hsfl.framework_table import PROPOSED
 from hsfl.report.figure_style import save_figure
 from hsfl.report.tables import SummaryTable, ValueCell, markdown_rows
-from hsfl.runs.progress import Observer
 
 Array = np.ndarray
 FRACTIONS = (0.1, 0.25, 0.5, 1.0)
@@ -24,22 +24,11 @@ SLOWER = ("splitfed_v1", "fl", "sl")  # the paper's claim names these
 CENTRAL = "cl"  # whose convergence the paper calls close
 
 
-def reproduce_fig3(
-    out: Path,
-    scale: str,
-    num_seeds: int | None,
-    say: Say,
-    columns: Sequence[str] = SEVEN,
-    datasets: Sequence[str] = (TAU_DATA,),
-    data_dir: Path | None = None,
-    shipped: Path | None = None,
-    make_observer: MakeObserver = lambda name: Observer(),
-    together: Together = ONE_BY_ONE,
-) -> Outcome:
+def reproduce_fig3(request: StudyRequest) -> Outcome:
     """Draw from `table1` beside `out`, training there what is missing."""
-    runs = out.parent / "table1"
-    study = make_study(runs, scale, num_seeds, say, columns, datasets[:1], data_dir, shipped, make_observer, together)
-    return _draw_fig3(out, study, datasets[0])
+    out, data = request.out, request.datasets[0]
+    study = make_study(replace(request, out=out.parent / "table1", datasets=(data,)))
+    return _draw_fig3(out, study, data)
 
 
 def _draw_fig3(out: Path, study: Study, data: str) -> Outcome:

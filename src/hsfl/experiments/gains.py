@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hsfl.experiments.common import Outcome, Say, Trend, claim, machine, write_text
+from hsfl.experiments.common import Outcome, Trend, claim, machine, write_text
 from hsfl.experiments.statistics import Ratio, ratio_over_fleets
+from hsfl.experiments.study_request import StudyRequest
 from hsfl.experiments.table1.columns import (
     COLUMNS,
-    DATASETS,
     FIRST_SEED,
     FOUR,
     GAINS,
@@ -40,12 +40,11 @@ from hsfl.experiments.table1.fleets import (
     write_cuts,
 )
 from hsfl.experiments.table1.table1_report import name_of
-from hsfl.experiments.table1.traces import ONE_BY_ONE, MakeObserver, Together, read_trace, trace_file_name
+from hsfl.experiments.table1.traces import read_trace, trace_file_name
 from hsfl.files import write_csv
 from hsfl.models.cost_table import CostTable
 from hsfl.report.figure_style import FAINT, STYLE, matplotlib, save_figure
 from hsfl.report.tables import SummaryTable, ValueCell, markdown_rows
-from hsfl.runs.progress import Observer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,33 +75,20 @@ class Gains:
     over: dict[str, Ratio]  # rounds of RCLS, SCLS and SplitFed V1 as published over HSFL's
 
 
-def reproduce_gains(
-    out: Path,
-    scale: str,
-    num_seeds: int | None,
-    say: Say,
-    columns: Sequence[str] = GAINS,
-    datasets: Sequence[str] = DATASETS,
-    data_dir: Path | None = None,
-    shipped: Path | None = None,
-    make_observer: MakeObserver = lambda name: Observer(),
-    together: Together = ONE_BY_ONE,
-) -> Outcome:
+def reproduce_gains(request: StudyRequest) -> Outcome:
     """Solve the fleets that are missing, then write tables and figures."""
-    claim(
-        out,
-        {"scale": scale, "configs": {data: base_config(data, scale, 0).model_dump(mode="json") for data in datasets}},
-    )
-    samples = {
-        data: _client_samples(data, scale, data_dir, [out.parent / "table1" / "traces", shipped]) for data in datasets
-    }
+    out, scale, datasets = request.out, request.scale, request.datasets
+    configs = {data: base_config(data, scale, 0).model_dump(mode="json") for data in datasets}
+    claim(out, {"scale": scale, "configs": configs})
+    trace_folders = [out.parent / "table1" / "traces", request.shipped]
+    samples = {data: _client_samples(data, scale, request.data_dir, trace_folders) for data in datasets}
     points = [
         make_point(data, scale, FIRST_SEED, fleet, samples[data], GAINS, storage, WHOLE_EPOCHS)
         for storage in STORAGES
         for data in datasets
         for fleet in fleets_of(scale)
     ]
-    solve_points(points, out / "fleets", shipped_cuts(shipped), say)
+    solve_points(points, out / "fleets", shipped_cuts(request.shipped), request.say)
     costs = {data: cost_of(base_config(data, scale, FIRST_SEED)) for data in datasets}
     return _draw_gains(out, [read_answer(out / "fleets", point) for point in points], costs)
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from hsfl.config import RunConfig, with_changes
 from hsfl.data.registry import Dataset
-from hsfl.experiments.common import Outcome, Say, Trend, claim, write_text
-from hsfl.experiments.table1.columns import DATASETS, SEVEN, TWIN_TRACE, trace_config, traces_of
-from hsfl.experiments.table1.traces import ONE_BY_ONE, MakeObserver, Together
+from hsfl.experiments.common import Outcome, Trend, claim, write_text
+from hsfl.experiments.study_request import StudyRequest
+from hsfl.experiments.table1.columns import TWIN_TRACE, trace_config, traces_of
 from hsfl.files import write_csv
 from hsfl.report.tables import SummaryTable, ValueCell, markdown_rows
 from hsfl.rng import stream
@@ -72,49 +72,37 @@ def grid_config(data: str, scale: str, trace: str, lr: float, data_dir: Path | N
     return with_changes(trace_config(data, scale, GRID_SEED, trace, data_dir), changes)
 
 
-def reproduce_rates(
-    out: Path,
-    scale: str,
-    num_seeds: int | None,
-    say: Say,
-    columns: Sequence[str] = SEVEN,
-    datasets: Sequence[str] = DATASETS,
-    data_dir: Path | None = None,
-    shipped: Path | None = None,
-    make_observer: MakeObserver = lambda name: Observer(),
-    together: Together = ONE_BY_ONE,
-) -> Outcome:
+def reproduce_rates(request: StudyRequest) -> Outcome:
     """Train the grid, choose, and pass the gate; what was trained before is not trained again."""
+    out, scale = request.out, request.scale
     claim(out, {"scale": scale, "rates": list(RATES), "held_out": HELD_OUT})
     results: list[RateResult] = []
     trends: list[Trend] = []
-    for data in datasets:
-        dataset = with_held_out(read_data(trace_config(data, scale, GRID_SEED, TWIN_TRACE, data_dir)))
-        for trace in traces_of(columns):
+    for data in request.datasets:
+        dataset = with_held_out(read_data(trace_config(data, scale, GRID_SEED, TWIN_TRACE, request.data_dir)))
+        for trace in traces_of(request.columns):
             pieces = [
-                Piece(f"{data}, {trace}, rate {lr:g}", trace, grid_config(data, scale, trace, lr, data_dir),
+                Piece(f"{data}, {trace}, rate {lr:g}", trace, grid_config(data, scale, trace, lr, request.data_dir),
                       out / "runs" / data / trace / f"lr-{lr:g}")
                 for lr in RATES
             ]  # fmt: skip
-            _train(pieces, dataset, say, make_observer, together)
+            _train(request, pieces, dataset)
             results += [_result(data, trace, piece) for piece in pieces]
             _write(out, results)
             if (data, trace) == GATE and scale != "smoke":
-                trends.append(_gate(out, scale, best_rate(results, *GATE), dataset, data_dir, say, make_observer))
+                trends.append(_gate(request, best_rate(results, *GATE), dataset))
     text = write_text(out / "rates.md", rates_markdown(results, trends, scale))
     return Outcome("rates", text, [_write(out, results)], trends, [rates_table(results)])
 
 
-def _train(
-    pieces: Sequence[Piece], dataset: Dataset, say: Say, make_observer: MakeObserver, together: Together
-) -> None:
-    if together.jobs > 1:
-        run_all(pieces, partial(_run_piece, dataset=dataset), has_ended, together.jobs, together.show)
+def _train(request: StudyRequest, pieces: Sequence[Piece], dataset: Dataset) -> None:
+    if request.jobs > 1:
+        run_all(pieces, partial(_run_piece, dataset=dataset), has_ended, request.jobs, request.show)
         return
     for piece in pieces:
         if not has_ended(piece):
-            say(f"{piece.name}: training {piece.config.train.rounds} rounds")
-            _run_piece(piece, make_observer(piece.name), dataset)
+            request.say(f"{piece.name}: training {piece.config.train.rounds} rounds")
+            _run_piece(piece, request.make_observer(piece.name), dataset)
 
 
 def _run_piece(piece: Piece, observer: Observer, dataset: Dataset) -> None:
@@ -136,20 +124,18 @@ def best_rate(results: Sequence[RateResult], data: str, trace: str) -> float:
     return max(tried, key=lambda result: (result.accuracy or 0.0, -(result.loss or 0.0))).lr
 
 
-def _gate(
-    out: Path, scale: str, lr: float, dataset: Dataset, data_dir: Path | None, say: Say, make_observer: MakeObserver
-) -> Trend:
+def _gate(request: StudyRequest, lr: float, dataset: Dataset) -> Trend:
     """Train the gate's training with the chosen rate for so many samples, tested every fifth round."""
     data, trace = GATE
-    grid = grid_config(data, scale, trace, lr, data_dir)
+    grid = grid_config(data, request.scale, trace, lr, request.data_dir)
     samples_a_round = grid.train.local_epochs * len(dataset.train_y)
     rounds = round(GATE_SAMPLES / samples_a_round)
     config = with_changes(grid, [f"train.rounds={rounds}", "train.eval_every=5"])
-    folder = out / "runs" / data / trace / f"gate-lr-{lr:g}"
-    say(f"gate: {data}, {trace}, rate {lr:g}, {rounds} rounds")
-    run_or_resume(config, folder, make_observer("gate"), dataset)
+    folder = request.out / "runs" / data / trace / f"gate-lr-{lr:g}"
+    request.say(f"gate: {data}, {trace}, rate {lr:g}, {rounds} rounds")
+    run_or_resume(config, folder, request.make_observer("gate"), dataset)
     accuracy = RunFolder(folder).rounds()[-1].test_accuracy or 0.0
-    write_text(out / "gate.json", json.dumps({"lr": lr, "rounds": rounds, "accuracy": accuracy}) + "\n")
+    write_text(request.out / "gate.json", json.dumps({"lr": lr, "rounds": rounds, "accuracy": accuracy}) + "\n")
     return Trend(
         f"(gate) {data}, {trace}: {GATE_ACCURACY:.0%} or more after {GATE_SAMPLES:,} samples",
         f"{accuracy:.1%} with rate {lr:g} on {len(dataset.test_y):,} held-out training images",

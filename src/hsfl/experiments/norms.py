@@ -29,7 +29,6 @@ from hsfl.experiments.common import (
     AGAIN,
     UNREADABLE,
     Outcome,
-    Say,
     Trend,
     claim,
     finite,
@@ -37,9 +36,9 @@ from hsfl.experiments.common import (
     say_mean,
     write_text,
 )
+from hsfl.experiments.study_request import StudyRequest
 from hsfl.experiments.table1.columns import TWIN_TRACE, base_config, seeds_of
 from hsfl.experiments.table1.learned_settings import learned_settings
-from hsfl.experiments.table1.traces import ONE_BY_ONE, Together
 from hsfl.files import write_csv
 from hsfl.framework_table import METHODS, PROPOSED
 from hsfl.frameworks import find_framework
@@ -141,30 +140,28 @@ class NormTraining:
         }
 
 
-def reproduce_norms(
-    out: Path, scale: str, num_seeds: int | None, say: Say, data: str = DATA, data_dir: Path | None = None,
-    shipped: Path | None = None, together: Together = ONE_BY_ONE,
-) -> Outcome:  # fmt: skip
+def reproduce_norms(request: StudyRequest) -> Outcome:
     """Train what is missing, test the models that were kept, and draw. Tests in a folder of results count where their settings agree."""
+    out, scale, shipped, data = request.out, request.scale, request.shipped, request.datasets[0]
     configs = {f"{name} {spread}": training_config(data, scale, name, spread, 0) for name in FRAMEWORKS for spread in SPREADS}  # fmt: skip
     claim(out, {"scale": scale, "configs": {name: config.model_dump(mode="json") for name, config in configs.items()}})
     trainings = [
-        NormTraining(data, name, spread, seed, training_config(data, scale, name, spread, seed, data_dir), out)
-        for seed in seeds_of(scale, num_seeds)
+        NormTraining(data, name, spread, seed, training_config(data, scale, name, spread, seed, request.data_dir), out)
+        for seed in seeds_of(scale, request.num_seeds)
         for spread in SPREADS
         for name in FRAMEWORKS
     ]
     file = f"norms-{scale}.csv"
     before = read_tests(shipped / file) if shipped is not None else []
     if before and not any(training.known(before) for training in trainings):
-        say(f"{file} in {shipped} has other settings, so it does not count")
+        request.say(f"{file} in {shipped} has other settings, so it does not count")
     pieces = [
         Piece(training.title, f"{training.name} {training.spread}", training.config, training.run_path)
         for training in trainings
     ]
     by_path = {training.run_path: training for training in trainings}
     work = partial(_train_and_test, trainings=by_path)
-    run_all(pieces, work, lambda piece: _is_complete(by_path[piece.path], before), together.jobs, together.show)
+    run_all(pieces, work, lambda piece: _is_complete(by_path[piece.path], before), request.jobs, request.show)
     return _draw_norms(
         out, scale, trainings, [test for training in trainings for test in _tests_of(training, before)], file
     )

@@ -17,7 +17,7 @@ from hsfl.files import read_object
 from hsfl.models.split.graph_split import split
 from hsfl.models.units import SplitModel
 
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.bin.index.json")
 CLASSES = {3: "AutoModelForImageClassification", 1: "AutoModelForCausalLM"}  # by the number of axes of a sample
 POSITIONS = ("n_positions", "max_position_embeddings")
 REFUSED = {  # what a config may ask for, and why it is not done
@@ -48,6 +48,8 @@ def _has_weights(folder: Path) -> bool:
     """Whether there are safetensors; pickles alone are refused, and so is an adapter, which names another model."""
     if (folder / "adapter_config.json").exists():
         raise InputError(f"{folder} holds an adapter of another model; merge the two, and save the result there")
+    for file in sorted(folder.glob("*.safetensors.index.json")):
+        _check_shards(file)
     if any(folder.glob("*.safetensors")):
         return True
     if pickles := [file.name for pattern in PICKLES for file in sorted(folder.glob(pattern))]:
@@ -55,6 +57,19 @@ def _has_weights(folder: Path) -> bool:
             f"{folder} holds {pickles[0]} and no safetensors; a pickle is never read: save the model as safetensors"
         )
     return False
+
+
+def _check_shards(index: Path) -> None:
+    """Refuse an index whose files are not all beside it: a part of the weights would be drawn."""
+    shards = read_object(index).get("weight_map")
+    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+        raise InputError(f"{index} has no weight_map with the files of the weights; download it again, or remove it")
+    wanted = sorted(set(shards.values()))
+    if missing := [name for name in wanted if not (index.parent / Path(name).name).is_file()]:
+        raise InputError(
+            f"{index} names {len(wanted)} files of weights, and {missing[0]} is not beside it; download what is missing, or remove "
+            "the index to train from drawn weights"
+        )
 
 
 def _module(file: Path, weights: Path | None, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:

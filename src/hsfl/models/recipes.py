@@ -30,6 +30,11 @@ class Recipe:
     registered: bool = False  # by a user: then `make(input_shape, num_classes)` makes it, and the data try it
 
     @property
+    def is_split(self) -> bool:
+        """Whether the model may be a module that is split by its graph, and no list of units that is written by hand."""
+        return self.registered or self.path is not None
+
+    @property
     def make(self) -> "Callable[..., SplitModel]":
         """The function that makes the model; it takes the input's shape and the number of classes."""
         if not isinstance(self.code, str):

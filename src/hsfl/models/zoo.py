@@ -12,7 +12,10 @@ from hsfl import plugins
 from hsfl.errors import InputError, known_name
 from hsfl.models.layers import init_weights, named, swap_norm
 from hsfl.models.recipes import MODELS, NORMS, Recipe, find_recipe
-from hsfl.models.split.graph_split import split
+from hsfl.models.split.certificate import certify_split
+from hsfl.models.split.codegen import GraphUnit
+from hsfl.models.split.graph_split import no_certificates, split
+from hsfl.models.split.module_split import ModuleSplit
 from hsfl.models.units import SplitModel
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ Shape = tuple[int, ...]  # of a sample: channels, height and width of an image
 
 STEMS = ("imagenet", "cifar")
 LARGEST_SIDE = 256  # how far to look for the smallest image that fits
+
+CERTIFIED = set[object]()  # models by name that were certified in this process
 
 
 def cnn(
@@ -124,11 +129,14 @@ def _takes_two(make: Callable[..., Any]) -> bool:
 
 def build_from(make: Callable[..., Any], shape: Shape, num_classes: int, norm: str = "batch") -> SplitModel:
     """The model that a user's function returns. It is called without arguments, or with the input's shape and the number of
-    classes. First weights are drawn from seed 0."""
-    with torch.random.fork_rng(devices=[]):
+    classes. First weights are drawn from seed 0. A module that is split is certified."""
+    with torch.random.fork_rng(devices=[]), no_certificates():
         torch.default_generator.manual_seed(0)
         model = make() if not _takes_two(make) else make(shape, num_classes)
-    return _with_norm(_split_for(model, shape), known_name("norm", norm, NORMS))
+        split_model = _with_norm(_split_for(model, shape), known_name("norm", norm, NORMS))
+    if isinstance(split_model, ModuleSplit):
+        certify_split(split_model)
+    return split_model
 
 
 def build(
@@ -140,13 +148,15 @@ def build(
     seed: int = 0,
     dropout: float | None = None,
     options: Any = None,
+    certify: bool = False,
 ) -> SplitModel:
     """The model `name` for samples of `input_shape`, on the CPU, with weights drawn from `seed` alone.
 
     `norm` is "batch", "group" (every BatchNorm swapped for GroupNorm) or, for models that train without norm layers,
     "none". `stem` "cifar" keeps small images large in resnet18 and mobilenet_v2. A model without BatchNorm, or without
     a stem that shrinks images, ignores the setting. `dropout` None is the model's own rate. `options` are those of gpt,
-    vit and registered models; None takes the model's defaults.
+    vit and registered models; None takes the model's defaults. `certify`: whether to certify a module that is split, unless it was
+    certified in this process before. A run certifies once: its devices, workers and reports make the model again without.
     """
     recipe = find_recipe(name)
     known_name("stem", stem, STEMS)
@@ -187,9 +197,16 @@ def build(
         least = next((side for side in range(1, LARGEST_SIDE) if not misfit((channels, side, side))), None)
         way_out = f"resize to {least}x{least} or more" if least else reason
         raise InputError(f"images of {height}x{width} are too small for {name}; {way_out}, or choose another model")
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), no_certificates():
         torch.default_generator.manual_seed(seed)
-        return make(input_shape, "cpu")
+        model = make(input_shape, "cpu")
+    if certify and isinstance(model, ModuleSplit):
+        code = tuple(GraphUnit.codes(unit) for unit in model.units if isinstance(unit, GraphUnit))
+        key = (name, recipe.code, tuple(input_shape), num_classes, norm, repr(options), code)
+        if key not in CERTIFIED:
+            certify_split(model)
+            CERTIFIED.add(key)
+    return model
 
 
 def _with_norm(model: SplitModel, norm: str) -> SplitModel:

@@ -5,8 +5,6 @@ need numba are imported only where a policy asks for them; nothing here needs to
 """
 
 OFFERED = {  # to other folders, by module
-    "rounds.allocators": ("own_policy", "policy_of"),
-    "rounds.cpsl_policy": ("choose_clusters", "plan_one_cut", "plans_one_cut", "takes_turns"),
     "cuts": (
         "check_cuts",
         "choose_cuts",
@@ -15,17 +13,48 @@ OFFERED = {  # to other folders, by module
         "fastest_cuts",
         "fastest_one_cut",
         "looks_at_cuts",
+        "planned_framework",
     ),
-    "fair_defaults": ("without_auto",),
-    "fleet_from_file": ("fleet_notes", "with_fleet_file"),
-    "plans.fleet_plan": ("device_table", "make_plan", "Plan"),
-    "rounds.measured_queue": ("divides_server",),
-    "rounds.participation": ("choose_clients", "choose_present", "CutTask", "most_weight", "update_weights"),
-    "rounds.policy_allocator": ("policy_notes",),
-    "policy_cuts": ("cut_request",),
-    "rounds.round_clock": ("Extras", "is_tested", "RoundClock"),
-    "rounds.straggler": ("explain_straggler",),
+    "fair_defaults": (
+        "one_cut_of",
+        "without_auto",
+    ),
+    "fleet_from_file": (
+        "fleet_notes",
+        "with_fleet_file",
+    ),
+    "plans.fleet_plan": (
+        "device_table",
+        "make_plan",
+        "Plan",
+    ),
     "plans.unit_slips": ("unit_note",),
+    "policy_cuts": ("cut_request",),
+    "rounds.allocators": (
+        "own_policy",
+        "policy_of",
+    ),
+    "rounds.cpsl_policy": (
+        "choose_clusters",
+        "plan_one_cut",
+        "plans_one_cut",
+        "takes_turns",
+    ),
+    "rounds.measured_queue": ("divides_server",),
+    "rounds.participation": (
+        "choose_clients",
+        "choose_present",
+        "CutTask",
+        "most_weight",
+        "update_weights",
+    ),
+    "rounds.policy_allocator": ("policy_notes",),
+    "rounds.round_clock": (
+        "Extras",
+        "is_tested",
+        "RoundClock",
+    ),
+    "rounds.straggler": ("explain_straggler",),
     "world": (
         "count_batches",
         "make_world",

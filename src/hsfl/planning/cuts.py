@@ -46,6 +46,12 @@ def looks_at_cuts(config: RunConfig) -> bool:
     return row.own_cuts or by_cluster or not row.built_in
 
 
+def planned_framework(config: RunConfig) -> str:
+    """The framework that a plan is for: the config's where its clients have cuts and copies of their own, as in HSFL; else HSFL."""
+    row = method(config.framework)
+    return config.framework if row.own_cuts and row.copy_per_client and row.timeline is None else PROPOSED
+
+
 def check_cuts(name: str, value: int | tuple[int, ...], min_cut: int, world: World) -> tuple[int, ...]:
     """The cut of each client [K], from one number or one for each; an error where a client may not or cannot hold its cut."""
     cuts = cut_for_each(name, value, world.fleet.num_clients, world.cost.num_units)

@@ -32,8 +32,8 @@ def without_auto(config: RunConfig) -> RunConfig:
     changes: dict[str, object] = {}
     if fleet.cuts == "auto" and looks_at_cuts(config):
         changes["cuts"] = "planned"
-    if fleet.one_cut == "auto" and not method(config.framework).own_cuts:
-        changes["one_cut"] = _one_cut(config)
+    if not method(config.framework).own_cuts:
+        changes["one_cut"] = one_cut_of(config)
     if policy != allocation.policy:
         allocation = allocation.model_copy(update={"policy": policy})
     if changes:
@@ -44,8 +44,10 @@ def without_auto(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"fleet": fleet, "allocation": allocation, "network": network})
 
 
-def _one_cut(config: RunConfig) -> str | int:
-    """How a framework with one cut for all clients comes to its cut."""
+def one_cut_of(config: RunConfig) -> str | int:
+    """How a framework with one cut for all clients comes to its cut: as `fleet.one_cut` says, or what `auto` stands for."""
+    if config.fleet.one_cut != "auto":
+        return config.fleet.one_cut
     cuts, name = config.fleet.cuts, config.allocation.policy
     if not isinstance(cuts, str):
         return cuts if isinstance(cuts, int) else min(cuts)

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 OFFERED = {  # to other folders, by module
     "compared_runs": (
-        "SWEEP_FILE",
         "CheckedPlan",
         "ComparisonRecord",
         "display_name",
         "read_run",
         "Run",
         "run_folders",
+        "SWEEP_FILE",
     ),
     "comparison": ("Comparison",),
     "comparison_summary": ("check_target", "gain_sentences", "read_comparison", "summarise_runs"),
-    "curves": ("Estimate", "estimate", "half_width"),
+    "curves": ("estimate", "Estimate", "half_width"),
     "figure_style": (
         "add_side_legend",
         "escape_dollars",
@@ -44,19 +44,9 @@ OFFERED = {  # to other folders, by module
     "page.page_words": ("describe_plan", "plan_sentence"),
     "plan_figure": ("plan_figure",),
     "plots": ("learning_figure", "write_figures", "Y_LABELS"),
-    "sweep_figure": (
-        "sweep_figure",
-        "write_sweep_figures",
-    ),
+    "sweep_figure": ("sweep_figure", "write_sweep_figures"),
     "sweep_results": ("check_metrics", "default_metrics", "read_sweep", "Sweep"),
-    "tables": (
-        "markdown_rows",
-        "scaled_estimate",
-        "spread_note",
-        "SummaryTable",
-        "ValueCell",
-        "write_summary_tables",
-    ),
+    "tables": ("markdown_rows", "scaled_estimate", "spread_note", "SummaryTable", "ValueCell", "write_summary_tables"),
     "watch": ("HOST", "make_server"),
 }
 

@@ -35,7 +35,8 @@ def check_target(target: float | None, metric: Metric = ACCURACY) -> None:
 def summarise_runs(
     runs: Sequence[Run], target: float | None = None, reference: str | None = None, paired: bool = True
 ) -> Comparison:
-    """Sum up runs; `reference` is what the others are paired with, by default HSFL, else the first label.
+    """Sum up runs; `reference` is what the others are paired with: by default the first label where a person gave it as a name, else
+    HSFL, else the first label.
 
     `paired`: whether all labels are of one task, so that labels may be set against each other.
     """
@@ -45,7 +46,8 @@ def summarise_runs(
     labels = list(dict.fromkeys(run.label for run in runs))
     if reference is None:
         proposed = list(dict.fromkeys(run.label for run in runs if run.framework == PROPOSED))
-        reference = PROPOSED if PROPOSED in labels else [*proposed, labels[0]][0]
+        first_is_named = runs[0].contender is not None and runs[0].contender.is_named
+        reference = labels[0] if first_is_named else PROPOSED if PROPOSED in labels else [*proposed, labels[0]][0]
     known_name("label", reference, labels)
     common_s = min(run.end_s for run in runs)
     by_label = {label: [run for run in runs if run.label == label] for label in labels}

@@ -33,11 +33,10 @@ from hsfl.report.tables import (
     spread_note,
     write_summary_tables,
 )
-from hsfl.runs.run_folder.folder import RunFolder, run_path
+from hsfl.runs.run_folder.folder import TIMING, RunFolder, run_path
 from hsfl.runs.run_folder.records import ContendersRecord, RoundRecord
 from hsfl.tasks import ACCURACY, DEFAULT, TASKS, Metric
 
-TIMING = "timing.json"  # as hsfl.runs.studies.sweep_runs writes it
 UNITS = {"_hz": "Hz", "_bps": "bit/s", "_bits": "bit", "_s": "s", "_w": "W", "_m": "m"}
 
 

@@ -5,11 +5,56 @@ and who takes part in `planning`, figures in `report`.
 """
 
 OFFERED = {  # to other folders, by module
-    "run_folder.checkpoint": ("load_tensors", "save_checkpoint", "save_tensors"),
-    "client_data": ("divide_samples", "expected_samples", "expected_task", "read_data", "sample_facts", "Survey"),
-    "cuts_and_allocation": ("allocation_words", "cuts_words", "how_cuts_were_chosen"),
+    "checks.unused_settings": (
+        "refuse_unused",
+        "refuse_unused_by_contenders",
+    ),
+    "client_data": (
+        "divide_samples",
+        "expected_samples",
+        "expected_task",
+        "read_data",
+        "sample_facts",
+        "Survey",
+    ),
+    "cuts_and_allocation": (
+        "allocation_words",
+        "cuts_words",
+        "how_cuts_were_chosen",
+    ),
+    "export": (
+        "evaluate_folder",
+        "export_folder",
+    ),
+    "from_plan": (
+        "as_planned",
+        "check_plan_folder",
+        "keep_plan",
+        "PLAN_FILE",
+        "PlannedCuts",
+        "read_plan",
+    ),
+    "loop": (
+        "make_clock",
+        "train_run",
+    ),
+    "planned_extras": ("planned_extras",),
+    "prepare": (
+        "input_shape",
+        "make_images",
+        "make_model",
+        "prepare",
+    ),
+    "progress": (
+        "observer",
+        "Observer",
+    ),
+    "run_folder.checkpoint": (
+        "load_tensors",
+        "save_checkpoint",
+        "save_tensors",
+    ),
     "run_folder.environment": ("environment",),
-    "export": ("evaluate_folder", "export_folder"),
     "run_folder.folder": (
         "check_same_run",
         "holds_something",
@@ -18,11 +63,8 @@ OFFERED = {  # to other folders, by module
         "path_name",
         "run_path",
         "RunFolder",
+        "TIMING",
     ),
-    "from_plan": ("as_planned", "check_plan_folder", "keep_plan", "PLAN_FILE", "PlannedCuts", "read_plan"),
-    "loop": ("make_clock", "train_run"),
-    "prepare": ("input_shape", "make_images", "make_model", "prepare"),
-    "progress": ("Observer", "observer"),
     "run_folder.provenance": ("names_of",),
     "run_folder.records": (
         "AllocationNote",
@@ -50,20 +92,40 @@ OFFERED = {  # to other folders, by module
         "round_table",
         "write_tables",
     ),
-    "studies.compare_runs": ("has_ended", "run_contenders", "run_or_resume", "run_piece"),
-    "studies.contender_names": ("name_by_itself",),
-    "studies.contenders": ("contender", "labels_of", "read_contender", "split_label"),
-    "studies.grid": ("check_contenders", "read_grid"),
-    "studies.process_pool": ("in_processes", "worthwhile_workers"),
-    "studies.run_many": ("ConsoleShow", "Piece", "run_all", "Show"),
-    "studies.sweep_runs": ("run_sweep",),
-    "checks.unused_settings": ("refuse_unused", "refuse_unused_by_contenders"),
     "run_folder.write_records": (
         "clients_record",
-        "DIGITS",
         "make_round_record",
         "phase_times",
         "summarise",
         "Summary",
     ),
+    "studies.compare_runs": (
+        "has_ended",
+        "run_contenders",
+        "run_or_resume",
+        "run_piece",
+    ),
+    "studies.contender_names": ("name_by_itself",),
+    "studies.contenders": (
+        "contender",
+        "labels_of",
+        "read_contender",
+        "split_label",
+    ),
+    "studies.grid": (
+        "check_contenders",
+        "read_grid",
+    ),
+    "studies.process_pool": (
+        "in_processes",
+        "worthwhile_workers",
+    ),
+    "studies.run_many": (
+        "ConsoleShow",
+        "ManyRuns",
+        "Piece",
+        "run_all",
+        "Show",
+    ),
+    "studies.sweep_runs": ("run_sweep",),
 }

@@ -33,10 +33,12 @@ from hsfl.planning.cuts import check_cuts, choose_cuts, choose_one_cut
 from hsfl.planning.fair_defaults import without_auto
 from hsfl.planning.rounds.allocators import policy_of
 from hsfl.planning.rounds.participation import CutTask
+from hsfl.planning.rounds.round_clock import Extras
 from hsfl.planning.world import World, count_batches, make_world
 from hsfl.rng import torch_seed
 from hsfl.runs.checks.unused_settings import refuse_wherever_given
 from hsfl.runs.client_data import charged_subset_note, client_names, data_notes, divide_samples, read_data
+from hsfl.runs.method_extras import charged_hooks, method_extras
 from hsfl.runs.run_folder.records import CutsRecord
 from hsfl.tasks import check_loss, find_task
 from hsfl.training.batches import Feed, Images, resized
@@ -91,7 +93,7 @@ def prepare(
     indices = divide_samples(config, dataset)
     if model is not None:
         check_weights(model)
-    fitted = copy.deepcopy(model) or make_model(config, train.shape, dataset.num_classes)
+    fitted = copy.deepcopy(model) or make_model(config, train.shape, dataset.num_classes, config.model.certify)
     fitted = fitted.to(_find_device(config.device)).eval()
     goal = find_goal(config, dataset)
     check_fits(fitted, _largest(train, dataset), dataset.num_classes, goal.row.targets, pixel_shape)
@@ -101,9 +103,11 @@ def prepare(
     split = model or (fitted if isinstance(fitted, ModuleSplit) else None)  # measured as it is, not split once more
     world = make_world(config, train.shape, dataset.num_classes, split).named(client_names(config, dataset))
     num_samples = config.network.sample_scale * indices.sizes
-    chosen, plan_note = _cuts(config, world, num_samples, cuts)
     feed = Feed(train, indices, config.seed, config.data.augment)
-    task = _make_task(config, fitted, feed, world, num_samples, chosen, goal)
+    extras = _searched_extras(config, fitted, feed, world, num_samples, goal)
+    chosen, plan_note = _cuts(config, extras.charged(world), num_samples, extras.passes, cuts)
+    search = CutTask(config, extras.charged(world), extras.passes * count_batches(config, num_samples))
+    task = _make_task(config, fitted, feed, world, num_samples, chosen, choose_one_cut(search, chosen), goal)
     notes = (*data_notes(config, dataset), *_norm_notes(config, fitted, indices), *_receiver_notes(config))
     if pixel_shape is not None:
         notes = (*notes, *_pixel_notes(config, dataset, world))
@@ -112,12 +116,23 @@ def prepare(
 
 
 def _cuts(
-    config: RunConfig, world: World, num_samples: np.ndarray, before: CutsRecord | None
+    config: RunConfig, world: World, num_samples: np.ndarray, passes: int, before: CutsRecord | None
 ) -> tuple[tuple[int, ...], str | None]:
     """The cuts [K] that were chosen before, or are chosen now, and what to say of a search that its time limit stopped."""
     if before is not None:
         return check_cuts("the run's cuts (cuts.json)", tuple(before.cuts), config.fleet.min_cut, world), before.note
-    return choose_cuts(CutTask.of_run(config, world, num_samples))
+    return choose_cuts(CutTask.of_run(config, world, num_samples, passes))
+
+
+def _searched_extras(
+    config: RunConfig, model: SplitModel, feed: Feed, world: World, num_samples: np.ndarray, goal: Goal
+) -> Extras:
+    """What the framework sends and trains besides HSFL's round, where cuts are searched that must count it."""
+    is_searched = {"planned", "fastest"} & {str(config.fleet.cuts), str(config.fleet.one_cut)}
+    if not is_searched or not charged_hooks(config.framework):
+        return Extras()
+    deepest = tuple(world.fleet.max_cut.tolist())
+    return method_extras(_make_task(config, model, feed, world, num_samples, deepest, min(deepest), goal))
 
 
 def _make_task(
@@ -127,10 +142,10 @@ def _make_task(
     world: World,
     num_samples: np.ndarray,
     cuts: tuple[int, ...],
+    one_cut: int,
     goal: Goal,
 ) -> Task:
     """The task, with what the framework settles before a run."""
-    one_cut = choose_one_cut(CutTask(config, world, count_batches(config, num_samples)), cuts)
     arranged = find_framework(config.framework).arrange(config, world, one_cut, num_samples)
     return Task(config, model, Layout.of(model), read_state(model), feed, cuts, arranged, goal)
 
@@ -196,8 +211,9 @@ def input_shape(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
     return wanted
 
 
-def make_model(config: RunConfig, input_shape: tuple[int, ...], num_classes: int) -> SplitModel:
-    """The model that the config names, with its first weights, on the CPU."""
+def make_model(config: RunConfig, input_shape: tuple[int, ...], num_classes: int, certify: bool = False) -> SplitModel:
+    """The model that the config names, with its first weights, on the CPU. certify: whether a module that is split is compared
+    with its units."""
     settings = config.model
     if settings.name == OWN_MODEL:
         raise InputError(
@@ -205,7 +221,7 @@ def make_model(config: RunConfig, input_shape: tuple[int, ...], num_classes: int
         )
     seed, options = torch_seed(config.seed, "weights"), config.options.of(settings.name)
     model = build(
-        settings.name, input_shape, num_classes, settings.norm, settings.stem, seed, settings.dropout, options
+        settings.name, input_shape, num_classes, settings.norm, settings.stem, seed, settings.dropout, options, certify
     )
     if settings.init_weights is not None:
         load_init_weights(model, settings.init_weights)

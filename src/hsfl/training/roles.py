@@ -27,7 +27,7 @@ class Session:
 
     def step(self, smashed: Tensor, y: Tensor, key: StepKey, need_gradient: bool) -> tuple[Tensor, Tensor]:
         """Stages 1, iii and 2, i on the main server, Eqs. (2) to (4): returns the loss on the labels `y`, and the gradient of the
-        smashed data, which returns to the client; it is empty where it is not needed."""
+        smashed data, which returns to the client; it is empty where it is not needed, or where the tail detaches the smashed data."""
         smashed = smashed.detach().requires_grad_(need_gradient and smashed.is_floating_point())
         loss = self.tail.goal(self.tail.forward(smashed, key), y)
         run_backward(loss)

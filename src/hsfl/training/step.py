@@ -216,8 +216,9 @@ def run_backward(output: Tensor, gradient: Tensor | None = None) -> None:
 
 def apply_gradient_on_client(head: Part, smashed: Tensor, gradient: Tensor) -> None:
     """Stage 2, iii: the gradient of the smashed data has returned to the client, which runs its backward pass and updates its
-    head, Eq. (5). Nothing happens if no weight of the head is trained."""
-    if smashed.requires_grad:
+    head, Eq. (5). Nothing happens if no weight of the head is trained, or if the gradient is empty, since the tail detaches what
+    it gets."""
+    if smashed.requires_grad and (gradient.numel() or not smashed.numel()):
         run_backward(smashed, gradient)
         head.update()
 

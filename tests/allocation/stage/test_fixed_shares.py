@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hsfl.allocation.cuts.search import rcls
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.stage.client_prices import shares_of, solve_shares
-from hsfl.allocation.stage.fixed_shares import pour, spend
+from hsfl.allocation.stage.fixed_shares import spend, water_fill
 from hsfl.allocation.stage.local_search import first_owner
 from hsfl.allocation.stage.stage import distribution_stage, training_stage
 from hsfl.allocation.stage.water_filling import CURVE_ROWS, fill_curve, filled_nats
@@ -79,7 +79,7 @@ def test_water_filling_levels_agree(start, power):
     start = np.array(start)
     order, share, row = np.argsort(start, kind="stable"), np.ones(len(start)), np.empty(len(start))
     curve = np.empty((CURVE_ROWS, len(start)))
-    pour(power, row, curve, order, start, np.log(start), share)
+    water_fill(power, row, curve, order, start, np.log(start), share)
     level = (row + start)[row > 0]
     assert np.ptp(level) <= 1e-12 * level.max()
     assert (start[row == 0] >= level.max() * (1 - 1e-12)).all()

@@ -59,7 +59,9 @@ def test_what_a_client_buys_is_a_lower_bound(scenario, cut, level):
         shares, phi = prices(stage, k, T, rho, lam)
         least = min(p + pi @ s for p, s in zip(phi, shares, strict=True))
         sets, chosen = np.zeros((subs + 1, subs)), np.zeros(subs)
-        bound = lagrangian.buy(stage, k, pi, T, rho, lam, subs, sets, chosen, lagrangian.workspace(subs), np.ones(subs))
+        bound = lagrangian.cheapest_set(
+            stage, k, pi, T, rho, lam, subs, sets, chosen, lagrangian.workspace(subs), np.ones(subs)
+        )
         assert bound <= least * (1 + 1e-9) + 1e-12
 
 

@@ -65,6 +65,19 @@ def test_given_cuts_are_kept_and_frameworks_with_one_cut_have_one() -> None:
         assert one.plan(0, EVERYBODY, NAMES).cuts == wanted
 
 
+@pytest.mark.parametrize("holds", [5, 3])
+def test_a_cut_of_the_operator_stands_though_it_costs_seconds(holds: int) -> None:
+    """From the first plan that knows it, for as long as it stands, and as far as the device's memory holds it."""
+    made = planner(min_cut=1)
+    need = made.cost.memory_bits
+    assert need is not None
+    for seat, flops_per_s in enumerate((FAST, FAST, FAST, SLOW)):
+        made.join(seat, ready(flops_per_s, memory_bits=float(need[: holds + 1].max())))
+    assert made.plan(0, EVERYBODY, NAMES).cuts[3] < holds
+    made.given_cuts = {3: 5}
+    assert [made.plan(round, EVERYBODY, NAMES).cuts[3] for round in (1, 2)] == [holds, holds]
+
+
 def test_noise_moves_nobody_and_a_slowed_device_is_moved_with_a_line() -> None:
     log = io.StringIO()
     made = planner(log)

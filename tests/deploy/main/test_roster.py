@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from hsfl.config import parse_config
+from hsfl.deploy.admin.benching import BenchRules
+from hsfl.deploy.admin.fleet_control import FleetControl
 from hsfl.deploy.logs import open_log
 from hsfl.deploy.main.main_server import MainProcess
 from hsfl.deploy.main.roster import Member, Roster
@@ -16,11 +18,16 @@ from hsfl.deploy.settings import MainSettings, run_config
 from hsfl.deploy.wire.client_messages import OwnSpeeds, Ready
 from hsfl.errors import InputError
 from hsfl.planning.rounds.participation import choose_clients, choose_present
+from hsfl.runs.run_folder.folder import RunFolder
 from tests.deploy.fleet import RUN, changed
 from tests.naming import raises
 
 FEW = changed(RUN, fleet={"num_clients": 8, "cuts": 2}, train={"clients_per_round": 2})
 READY = Ready("f", [5], OwnSpeeds(*(1e9,) * 5, None), None)
+
+
+def control(folder: Path) -> FleetControl:
+    return FleetControl(RunFolder(folder), BenchRules(), open_log("main", True, io.StringIO()))
 
 
 def test_with_everybody_there_they_are_those_of_a_simulation() -> None:
@@ -43,6 +50,8 @@ def test_a_round_waits_for_nobody_who_is_not_there(tmp_path: Path, least: int) -
         kit=SimpleNamespace(config=config),
         log=open_log("main", True, io.StringIO()),
         waits_for=None,
+        control=control(tmp_path),
+        planner=SimpleNamespace(),
     )
     main.started, seen = False, set()
     for round in range(20):
@@ -62,6 +71,7 @@ def main_with(folder: Path, names: tuple[str, ...], round: int, tau_s: float) ->
     main.shared = SimpleNamespace(
         settings=MainSettings(min_clients=2, first_clients=3), roster=roster, kit=SimpleNamespace(config=config),
         log=open_log("main", True, io.StringIO()), waits_for=None,
+        control=control(folder), planner=SimpleNamespace(),
     )  # fmt: skip
     main.started, main.checkpoint = False, SimpleNamespace(round=round)
     return main

@@ -10,6 +10,7 @@ import pytest
 from hsfl.allocation.exact import exact
 from hsfl.config import RunConfig, with_changes
 from hsfl.experiments.gains import find_gains
+from hsfl.experiments.study_request import StudyRequest
 from hsfl.experiments.table1 import tau_row
 from hsfl.experiments.table1.columns import ALL, COLUMNS, DATASETS, GAINS, SEVEN, SIZES, trace_config
 from hsfl.experiments.table1.fleets import (
@@ -28,7 +29,7 @@ from hsfl.planning.cuts import _phases
 from hsfl.planning.policy_cuts import sampled_scenarios
 from hsfl.planning.rounds.participation import CutTask
 from hsfl.planning.world import count_batches, world_of
-from hsfl.runs.loop import Observer, train_run
+from hsfl.runs.loop import train_run
 from hsfl.runs.run_folder.folder import RunFolder
 
 SEED, FLEET = 1, 4
@@ -51,7 +52,11 @@ def trace(out: Path) -> Trace:
 
 
 def get_trace(out: Path, name: str) -> Trace:
-    return find_trace("digits", "smoke", SEED, name, out, None, None, quietly, lambda name: Observer())
+    return find_trace(ask(out), "digits", name, SEED)
+
+
+def ask(out: Path) -> StudyRequest:
+    return StudyRequest(out, "smoke", None, quietly)
 
 
 @pytest.fixture(scope="module")
@@ -199,10 +204,7 @@ def test_a_column_with_tau_goes_on_from_the_twins(
     if not (twins / "models").exists():
         train_run(config, tmp_path / "again")
         (tmp_path / "again" / "models").rename(twins / "models")
-    rows = {
-        row.column: row
-        for row in tau_row.reproduce_tau_row(out, "smoke", [SEED], quietly, None, None, lambda n: Observer(), "digits")
-    }
+    rows = {row.column: row for row in tau_row.reproduce_tau_row(ask(out), [SEED], "digits")}
     assert tau_row.read_tau_rows(out / "tau-smoke.csv") == {("digits", SEED, name): row for name, row in rows.items()}
     assert rows["splitfed_v1"].tau_s == rows["fl"].tau_s > 0
     point = make_point("digits", "smoke", SEED, SEED, trace.num_samples, tau_row.COLUMNS_WITH_TAU)
@@ -210,7 +212,7 @@ def test_a_column_with_tau_goes_on_from_the_twins(
     tight_s = 1.02 * float(
         np.median(clocks.round_s["splitfed_v1"])
     )  # so that some round has a straggler, but not the first
-    config = tau_row._config("smoke", "splitfed_v1", trace, clocks, tight_s, 1e9, None)
+    config = tau_row._config(ask(out), "splitfed_v1", trace, clocks, tight_s, 1e9)
     lines, _ = tau_row._clocked(config, "splitfed_v1", clocks)
     first = next((i for i, line in enumerate(lines) if not line.kept.all()), None)
     if first:  # a fork in the middle
@@ -233,15 +235,15 @@ def test_a_row_with_tau_pays_for_the_estimation_of_statistics(tmp_path: Path, mo
     twins = with_changes(trace_config("digits", "smoke", SEED, "twins"), ["log.model_every=1"])
     train_run(twins, tmp_path / "runs" / "digits" / "twins" / f"seed-{SEED}")
     trace = get_trace(tmp_path, "twins")
-    shared = tau_row.reproduce_tau_row(tmp_path, "smoke", [SEED], quietly, None, None, lambda n: Observer(), "digits")
-    clocks = tau_row._answer(tmp_path, "smoke", trace, None, quietly)
+    shared = tau_row.reproduce_tau_row(ask(tmp_path), [SEED], "digits")
+    clocks = tau_row._answer(ask(tmp_path), trace)
     for row in shared:
         assert row.first_drop is None
-        config = tau_row._config("smoke", row.column, trace, clocks, row.tau_s, 1e9, None)
+        config = tau_row._config(ask(tmp_path), row.column, trace, clocks, row.tau_s, 1e9)
         assert tau_row._clocked(config, row.column, clocks)[1] == pytest.approx(clocks.round_s[row.column], rel=1e-12)
         assert row.rounds == at_budget(trace, clocks.round_s[row.column], row.budget_s).rounds
     tau_s = 1.1 * float(np.median(clocks.round_s["splitfed_v1"]))  # too short for the third round alone
-    config = tau_row._config("smoke", "splitfed_v1", trace, clocks, tau_s, 1e9, None)
+    config = tau_row._config(ask(tmp_path), "splitfed_v1", trace, clocks, tau_s, 1e9)
     lines, round_s = tau_row._clocked(config, "splitfed_v1", clocks)
     assert [line.kept.all() for line in lines] == [True, True, False, True]
     assert [s > line.round_s for s, line in zip(round_s, lines)] == [False, True, False, True]

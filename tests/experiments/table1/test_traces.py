@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from hsfl.config import flatten, read_config, with_changes
+from hsfl.experiments.study_request import StudyRequest
 from hsfl.experiments.table1 import learned_settings, tau_row, traces
 from hsfl.experiments.table1.columns import DATASETS, SEVEN, base_config, seeds_of, trace_config, traces_of
 from hsfl.experiments.table1.traces import (
-    ONE_BY_ONE,
-    Together,
     Trace,
     TraceRound,
     at_budget,
@@ -22,7 +21,6 @@ from hsfl.experiments.table1.traces import (
     train_ahead,
 )
 from hsfl.runs.loop import train_run
-from hsfl.runs.progress import Observer
 from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.studies.run_many import Piece, Show
 from tests.small_runs import hsfl
@@ -94,8 +92,9 @@ def test_the_last_tested_model_within_the_budget_counts() -> None:
 def test_committed_trainings_count(data: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`hsfl reproduce table1 --seeds 3` trains nothing; the whole command is a slow test."""
     monkeypatch.setattr(traces, "run_or_resume", refuse)
+    request = StudyRequest(tmp_path, "quick", 3, print, shipped=RESULTS)
     for seed in seeds_of("quick", 3):
-        found = find_trace(data, "quick", seed, name, tmp_path, RESULTS, None, print, lambda words: Observer())
+        found = find_trace(request, data, name, seed)
         assert found.seed == seed
 
 
@@ -165,12 +164,12 @@ class Seen(Show):
 def test_two_jobs_train_the_same_traces(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     seen = Seen()
-    for name, together in (("apart", ONE_BY_ONE), ("beside", Together(2, seen))):
-        out, said = tmp_path / name, list[str]()
-        train_ahead(WANTED, "smoke", out, None, None, together)
-        assert (out / "runs").exists() == (together.jobs > 1)
-        for data, trace, seed in WANTED:
-            find_trace(data, "smoke", seed, trace, out, None, None, said.append, lambda words: Observer())
+    for name, jobs, show in (("apart", 1, Show()), ("beside", 2, seen)):
+        request = StudyRequest(tmp_path / name, "smoke", None, lambda text: None, jobs=jobs, show=show)
+        train_ahead(request, WANTED)
+        assert (request.out / "runs").exists() == (jobs > 1)
+        for key in WANTED:
+            find_trace(request, *key)
     assert sorted(seen.ended) == ["digits, sl, seed 1", "digits, twins, seed 1"]
     for key in WANTED:
         apart, beside = (
@@ -178,7 +177,7 @@ def test_two_jobs_train_the_same_traces(tmp_path: Path) -> None:
         )
         assert apart.read_text() == beside.read_text()
     again = Seen()
-    train_ahead(WANTED, "smoke", tmp_path / "beside", None, None, Together(2, again))
+    train_ahead(StudyRequest(tmp_path / "beside", "smoke", None, print, jobs=2, show=again), WANTED)
     assert again.ended == []
 
 
@@ -188,9 +187,9 @@ def test_two_jobs_train_the_same_rows_with_tau(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(tau_row, "TAU_ROUNDS", 0.5)
     torch.set_num_threads(1)
     seen, rows = Seen(), []
-    for name, together in (("apart", ONE_BY_ONE), ("beside", Together(2, seen))):
-        words = (tmp_path / name, "smoke", [1, 2], lambda text: None, None, None, lambda words: Observer(), "digits")
-        rows.append(tau_row.reproduce_tau_row(*words, together=together))
+    for name, jobs, show in (("apart", 1, Show()), ("beside", 2, seen)):
+        request = StudyRequest(tmp_path / name, "smoke", None, lambda text: None, jobs=jobs, show=show)
+        rows.append(tau_row.reproduce_tau_row(request, [1, 2], "digits"))
     assert rows[0] == rows[1]
     own = [f"digits, {row.column} with tau, seed {row.seed}" for row in rows[0] if row.first_drop is not None]
     assert sorted(seen.ended) == sorted(own)

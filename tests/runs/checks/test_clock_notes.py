@@ -35,6 +35,7 @@ def test_the_scale_that_is_named_charges_the_whole_set() -> None:
     assert limited.num_samples.sum() == pytest.approx(ALL_DIGITS, rel=1e-5)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_every_command_says_it(tmp_path: Path) -> None:
     words = tiny_words("train.rounds=1", "allocation.policy=even")
     run = hsfl("run", *words, "--out", tmp_path / "run")

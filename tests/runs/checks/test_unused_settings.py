@@ -17,6 +17,7 @@ from tests.naming import names, raises
 from tests.small_runs import refused, tiny, tiny_words
 
 MEASURED = ["network.kind=measured", "network.main_up_bps=1e6", "network.main_down_bps=1e6"]
+OPTIMISED = ["allocation.policy=proposed"]
 PLANNED = ["fleet.cuts=planned", "allocation.policy=proposed"]
 SILENT = [  # a setting, what it stands beside, and what the reason names
     ("train.momentum=0.5", [], "train.optimizer=momentum"),
@@ -73,7 +74,14 @@ SILENT = [  # a setting, what it stands beside, and what the reason names
     ("allocation.time_limit_s=5", [*MEASURED, "allocation.policy=proposed"], "network.kind=ofdma"),
     ("allocation.patience=3", ["fleet.cuts=planned", "allocation.policy=scls"], "has a rule for cuts"),
     ("allocation.samples=3", ["fleet.cuts=planned", "allocation.policy=scls"], "looks at no rounds"),
-    ("allocation.samples=3", [*PLANNED, "framework=splitfed_v1"], "no cuts are searched"),
+    ("allocation.samples=3", [*OPTIMISED, "framework=splitfed_v1", "fleet.one_cut=2"], "fleet.one_cut=fastest"),
+    (
+        "allocation.samples=3",
+        [*OPTIMISED, "framework=splitfed_v1"],
+        "fleet.one_cut=fastest",
+    ),  # which is the smallest cut
+    ("allocation.samples=3", [*OPTIMISED, "framework=fl"], "no cuts are searched"),
+    ("allocation.samples=3", ["framework=splitfed_v1", "fleet.cuts=auto"], "the even allocation"),
     ("train.proximal_mu=0.1", ["framework=sl"], "copy per client"),
     ("engine.name=workers", ["framework=sl"], "sl trains clients in turn"),
 ]
@@ -86,6 +94,9 @@ USED = [  # a setting and what it stands beside, where it looks idle and is not
     ("allocation.policy=cpsl", ["framework=cpsl"]),
     ("allocation.samples=3", ["framework=cpsl", "allocation.policy=cpsl", "fleet.cuts=max_cut"]),
     ("allocation.samples=3", ["fleet.cuts=planned", "allocation.policy=cpsl"]),
+    ("allocation.samples=3", ["framework=splitfed_v1", "fleet.cuts=auto", "allocation.policy=auto"]),
+    ("allocation.samples=3", ["framework=fsl", *OPTIMISED, "fleet.one_cut=fastest"]),
+    ("allocation.samples=3", ["framework=splitfed_v1", "fleet.cuts=auto", "allocation.policy=scls"]),
     ("network.edge_power_w=5", ["framework=fl"]),
 ]
 ALWAYS = {  # settings that do something in every run, or where the data, the model or the engine refuse them by themselves

@@ -10,6 +10,7 @@ from hsfl.config import with_changes
 from hsfl.errors import InputError
 from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.studies.compare_runs import contender, run_contenders
+from hsfl.runs.studies.run_many import ManyRuns
 from tests.naming import names, raises
 from tests.report.fabricated import data_in
 from tests.small_runs import hsfl, refused, tiny, tiny_words
@@ -63,7 +64,7 @@ def test_wrong_cuts_cost_no_training(tmp_path: Path) -> None:
 
 
 def test_one_world_one_budget(tmp_path: Path) -> None:
-    base = run_contenders(tiny("train.rounds=4"), LABELS, tmp_path / "out", num_seeds=2)
+    base = run_contenders(tiny("train.rounds=4"), LABELS, tmp_path / "out", ManyRuns(2))
     budget_s = base.train.budget_s
     assert budget_s is not None
     first = RunFolder(tmp_path / "out" / FOLDERS[0] / "seed-0").rounds()
@@ -85,7 +86,7 @@ def test_contenders_with_cuts_of_their_own_have_the_same_devices(tmp_path: Path)
     run_contenders(tiny("train.rounds=1", "fleet.cuts=max_cut"), ["hsfl,fleet.cuts=1", "fl"], tmp_path / "out")
     fleets = [RunFolder(tmp_path / "out" / folder / "seed-0").config().fleet for folder in ("hsfl", "fl")]
     assert fleets[0].max_cut == fleets[1].max_cut is not None
-    run_contenders(tiny("train.rounds=1", "fleet.cuts=max_cut"), ["hsfl,fleet.cuts=1"], tmp_path / "seeds", num_seeds=4)
+    run_contenders(tiny("train.rounds=1", "fleet.cuts=max_cut"), ["hsfl,fleet.cuts=1"], tmp_path / "seeds", ManyRuns(4))
     drawn = {RunFolder(tmp_path / "seeds/hsfl" / f"seed-{s}").config().fleet.max_cut for s in range(4)}
     assert len(drawn) > 1  # another seed, another fleet
     with raises(InputError, "lower the cut", "fleet.max_cut"):

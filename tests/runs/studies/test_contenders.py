@@ -48,6 +48,8 @@ def test_a_wrong_text_is_told_with_the_way_out(text: str, parts: tuple[str, ...]
 
 def test_a_label_stands_once() -> None:
     assert labels_of(["hsfl", "Ours=hsfl,train.lr=0.1"]) == ["hsfl", "Ours"]
-    for twice in (["hsfl", "hsfl"], ["Ours=hsfl", "ours=fl"], ["hsfl", "hsfl=hsfl,train.lr=0.1"]):
-        with raises(InputError, "stands twice"):
-            labels_of(twice)
+    with raises(InputError, "hsfl stands twice"):
+        labels_of(["hsfl", "hsfl"])
+    for pair in (["Ours=hsfl", "ours=fl"], ["hsfl", "hsfl=hsfl,train.lr=0.1"]):
+        with raises(InputError, "both called", "a name of its own", pair[1].partition("=")[2]):
+            labels_of(pair)

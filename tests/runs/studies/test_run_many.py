@@ -16,7 +16,7 @@ from hsfl.errors import InputError
 from hsfl.runs.loop import Observer
 from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.studies.compare_runs import has_ended, run_contenders, run_piece
-from hsfl.runs.studies.run_many import ConsoleShow, Pace, Piece, Show, run_all
+from hsfl.runs.studies.run_many import ConsoleShow, ManyRuns, Pace, Piece, Show, run_all
 from tests.naming import names, raises
 from tests.small_runs import assert_same_run, hsfl, tiny, tiny_words
 
@@ -135,12 +135,13 @@ def test_the_start_says_where_the_budget_comes_from(tmp_path: Path) -> None:
 
     base = tiny("train.rounds=2")
     for config in (base, base, tiny("train.rounds=2", "train.budget_s=50")):
-        run_contenders(config, ["fl"], tmp_path / str(len(told) // 2), show=Says())
+        run_contenders(config, ["fl"], tmp_path / str(len(told) // 2), ManyRuns(show=Says()))
     names(told[0], "FL needs", "2 rounds", "seed 0", "train.budget_s")
     names(told[1], f"{tmp_path / '0'}")
     names(told[2], "50 simulated seconds", "train.budget_s")
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow
 def test_compare_side_by_side(tmp_path: Path) -> None:
     words = [*tiny_words("train.rounds=1"), "-f", "hsfl", "-f", "fl", "--out", str(tmp_path / "out")]

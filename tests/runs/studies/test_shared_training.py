@@ -67,6 +67,7 @@ def test_options_of_a_model_change_what_is_learned(monkeypatch: pytest.MonkeyPat
         assert (len(some) == 1) is alike
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("settings", "status"),
     [
@@ -84,6 +85,7 @@ def test_how_a_run_that_takes_over_ends(settings: list[str], status: str, tmp_pa
     assert tested[0] == tested[1]  # the last round is tested, whichever it is
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow  # the parts are above
 def test_a_comparison_that_trains_once(tmp_path: Path) -> None:
     labels = ["hsfl", "splitfed_v1", "fl", "sl", "fsl,options.fsl.average=server"]
@@ -106,6 +108,7 @@ def test_a_comparison_that_trains_once(tmp_path: Path) -> None:
     assert before == {path: path.read_bytes() for path in (tmp_path / "once").rglob("rounds.jsonl")}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_cuts_are_searched_once_for_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For the check, the rounds that fit and the run itself; a framework with one cut for all searches none."""
     searched = []

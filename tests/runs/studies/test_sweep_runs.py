@@ -17,10 +17,10 @@ from hsfl.report.page.page import page_data
 from hsfl.report.page.page_sources import read_sources
 from hsfl.report.sweep_results import METRICS, read_sweep, say_setting
 from hsfl.runs.loop import train_run
-from hsfl.runs.run_folder.folder import RunFolder
+from hsfl.runs.run_folder.folder import TIMING, RunFolder
 from hsfl.runs.studies.grid import check_contenders, read_grid, say_value
-from hsfl.runs.studies.run_many import Show
-from hsfl.runs.studies.sweep_runs import TIMING, run_sweep
+from hsfl.runs.studies.run_many import ManyRuns, Show
+from hsfl.runs.studies.sweep_runs import run_sweep
 from tests.naming import names, raises
 from tests.report.fabricated import data_in
 from tests.small_runs import hsfl, numbers, refused, tiny, tiny_words
@@ -157,6 +157,7 @@ def test_a_faster_radio_never_makes_a_round_longer(swept: Path) -> None:
         assert slow.low is not None
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_again_it_makes_nothing_and_more_may_join(swept: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(swept, out)
@@ -175,6 +176,7 @@ def test_again_it_makes_nothing_and_more_may_join(swept: Path, tmp_path: Path) -
     assert any(path.endswith("report.html") for path in more.json()["files"])
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_contenders_of_a_sweep_have_names_and_folders(tmp_path: Path) -> None:
     out = tmp_path / "out"
     contenders = ["Ours=hsfl,train.lr=0.02", "sl", "sl,fleet.one_cut=1"]
@@ -226,6 +228,19 @@ def test_settings_that_do_not_fit_cost_no_training(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("framework", ["hsfl", "splitfed_v1"])
+def test_what_does_not_fit_is_found_where_cuts_are_searched(framework: str, tmp_path: Path) -> None:
+    """The second point has measured links without rates; no cuts are searched to find that out."""
+    base = tiny("fleet.cuts=auto", "allocation.policy=auto")
+    grid = read_grid(base, ["network.kind=ofdma,measured"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hsfl.planning.policy_cuts.cut_request", None)
+        with raises(InputError, "network.kind=measured, seed 0:", "network.main_up_bps", "not given"):
+            run_sweep(base, grid, [framework], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_that_diverges_is_told_and_counts(tmp_path: Path) -> None:
     words = [*small("train.optimizer=sgd"), "--out", tmp_path / "out", "--quiet"]
     for _ in range(2):
@@ -246,7 +261,7 @@ def test_stopped_it_goes_on(tmp_path: Path) -> None:
             return super().starts(piece, place, total, left_s)  # type: ignore[arg-type]
 
     with pytest.raises(KeyboardInterrupt):
-        run_sweep(base, grid, ["fl"], out, show=Stop())
+        run_sweep(base, grid, ["fl"], out, ManyRuns(show=Stop()))
     half = read_sweep(out)
     assert (len(half.rows), half.num_missing) == (1, 1)
     assert "1 run is still to be made; the same command makes it." in half.notes()

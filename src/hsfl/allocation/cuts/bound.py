@@ -35,7 +35,7 @@ from hsfl.allocation.stage.subset_dp import few_subchannels
 Array = np.ndarray
 MOST_SHARES = 1_000_000  # rows times subchannels; for more, the bound is that of each client alone in the cell
 PRICED_SAMPLES = 3  # samples whose prices propose cuts
-LEAST_S = 0.02  # seconds for a sample's bound; in less time, the bound is that of each client alone in the cell
+LEAST_S = 0.02  # seconds for a sample's bound or exact round, even when the time is over; in less, each client's bound is that alone in the cell
 MATCHINGS, PROGRAMMES = 12, 8  # prices lam that are tried for one deadline, by matching and by programmes over subsets
 PRICE_STEPS = 150  # steps of subchannel prices for one deadline
 ROUNDS = 200  # of one programme over subsets

@@ -13,7 +13,7 @@ import numpy as np
 
 from hsfl import rng as streams
 from hsfl.allocation.cuts import packed_samples
-from hsfl.allocation.cuts.bound import bound_over_cuts, priced_cuts, warm_up_bound
+from hsfl.allocation.cuts.bound import LEAST_S, bound_over_cuts, priced_cuts, warm_up_bound
 from hsfl.allocation.cuts.search import (
     CutChoice,
     CutRequest,
@@ -35,7 +35,6 @@ from hsfl.allocation.stage.subset_dp import few_subchannels
 from hsfl.errors import InputError
 
 Array = np.ndarray
-LEAST_S = 0.02  # seconds for one exact round, even when the time is over
 STARTS = 12  # candidates that are valued before the descent; the two best of them are its starts
 
 

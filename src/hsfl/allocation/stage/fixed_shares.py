@@ -291,7 +291,9 @@ def _joint_newton(
 
 
 @compiled
-def pour(power_w: float, row: Array, curve: Array, order: Array, start: Array, log_start: Array, share: Array) -> None:
+def water_fill(
+    power_w: float, row: Array, curve: Array, order: Array, start: Array, log_start: Array, share: Array
+) -> None:
     """Water-filling of power_w watts into row [I]: p_i = s_i (w - start_i) where positive, with a sum of power_w.
 
     order, start, log_start and share are [I], as in `water_filling.fill_curve`; curve is scratch.
@@ -310,13 +312,13 @@ def pour(power_w: float, row: Array, curve: Array, order: Array, start: Array, l
 
 
 @compiled
-def pour_rows(stage: Stage, share: Array, power_w: Array, down: Array) -> None:
+def water_fill_downlink(stage: Stage, share: Array, power_w: Array, down: Array) -> None:
     """Water-filling of each client's downlink power power_w [K] on its subchannels, into down [K, I]."""
     curve = np.empty((CURVE_ROWS, share.shape[1]))
     for k in range(share.shape[0]):
         bits = stage.down_bits[k] + stage.given_bits[k]
         p = power_w[k] if bits > 0.0 else 0.0
-        pour(p, down[k], curve, stage.order[k], stage.start_w[k], stage.log_start[k], share[k])
+        water_fill(p, down[k], curve, stage.order[k], stage.start_w[k], stage.log_start[k], share[k])
 
 
 @compiled
@@ -325,8 +327,8 @@ def uplink_powers(stage: Stage, share: Array, main: Array, edge: Array) -> None:
     curve = np.empty((CURVE_ROWS, share.shape[1]))
     for k in range(share.shape[0]):
         p = stage.up_power_w[k]
-        pour(p, main[k], curve, stage.order[k], stage.start_w[k], stage.log_start[k], share[k])
-        pour(p, edge[k], curve, stage.edge_order[k], stage.edge_start_w[k], stage.edge_log_start[k], share[k])
+        water_fill(p, main[k], curve, stage.order[k], stage.start_w[k], stage.log_start[k], share[k])
+        water_fill(p, edge[k], curve, stage.edge_order[k], stage.edge_start_w[k], stage.edge_log_start[k], share[k])
 
 
 @compiled
@@ -353,7 +355,7 @@ def _downlink(stage: Stage, share: Array, T: float, rho: float, hz: Array, down:
     if q.sum() > 0.0:
         q *= stage.power_w / q.sum() * INSIDE
     for k in range(K):
-        pour(q[k], down[k], curves[k], stage.order[k], stage.start_w[k], stage.log_start[k], share[k])
+        water_fill(q[k], down[k], curves[k], stage.order[k], stage.start_w[k], stage.log_start[k], share[k])
 
 
 def spend(stage: Stage, share: Array, T_s: float, rho: float) -> tuple[Array, Array, Array, Array]:

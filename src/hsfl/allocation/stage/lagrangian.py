@@ -9,7 +9,7 @@ At a deadline T and a price rho, for any subchannel prices pi >= 0
 
 so a value above 1 proves that no assignment keeps T.
 
-*The inner minimum* (`buy`): the client pays its price phi_k(S) and the prices pi of the subchannels in its set S. The minimum is over
+*The inner minimum* (`cheapest_set`): the client pays its price phi_k(S) and the prices pi of the subchannels in its set S. The minimum is over
 2^I sets, but phi_k has tangents: a set of m subchannels that holds the m smallest pi_i - g_i of its *own* tangent is proven to be
 the best set of m, and the tangent also bounds all larger sets. `subchannel_order` sorts subchannels by pi_i - g_i.
 
@@ -64,7 +64,7 @@ def workspace(subs: int) -> Workspace:
 
 
 @compiled
-def buy(
+def cheapest_set(
     stage: Stage,
     k: int,
     pi: Array,
@@ -288,7 +288,7 @@ def _dual_value(
     """The left side of the bound; above 1, no assignment keeps T.
 
     Rows group[k] to group[k + 1] of the stage are the options of client k (see `exclusive`). The row that each client takes is
-    written into picks [K], the set that it buys into chosen [K, I]. sets [rows, limit + 1, I] as in `buy`; allowed [K, I].
+    written into picks [K], the set that it buys into chosen [K, I]. sets [rows, limit + 1, I] as in `cheapest_set`; allowed [K, I].
     """
     K, subs = chosen.shape
     work = workspace(subs)
@@ -297,7 +297,7 @@ def _dual_value(
     for k in range(K):
         least_pay = math.inf
         for row in range(group[k], group[k + 1]):
-            value = buy(stage, row, pi, T, rho, lam, limit, sets[row], buying, work, allowed[k])
+            value = cheapest_set(stage, row, pi, T, rho, lam, limit, sets[row], buying, work, allowed[k])
             if value < least_pay:
                 least_pay = value
                 picks[k] = row

@@ -3,7 +3,7 @@
 Legend: I subchannels; pi [I] the price of each, rent [I] what each is worth to a client (g of `client_prices`), key [I] what is sorted by,
 order [I] subchannels from the first to the last; share [I] a set, as 0 and 1; allowed [I] what the client may have, as 0 and 1.
 
-By its tangent at one set, a client pays pi_i - g_i more for every subchannel i of its set (`lagrangian.buy`). So the m cheapest of
+By its tangent at one set, a client pays pi_i - g_i more for every subchannel i of its set (`lagrangian.cheapest_set`). So the m cheapest of
 that key are the best set of m, and `take_first` makes them the set:
 
     order_by_net_price    pi_i - g_i rises: what the client pays for the subchannel, less what the subchannel saves it

@@ -57,6 +57,7 @@ class CutPlanner:
         self.measured: dict[int, OwnSpeeds] = {}  # by seat
         self.samples: dict[int, int] = {}
         self.cuts: tuple[int, ...] | None = None
+        self.given_cuts: dict[int, int] = {}  # of the operator, by seat, in the place of planned ones
         if not isinstance(config.fleet.cuts, str):
             self._choose(
                 self._world([]), self._samples()
@@ -92,6 +93,7 @@ class CutPlanner:
     def plan(self, round: int, chosen: tuple[int, ...], names: list[str]) -> RoundPlan:
         """The cuts of a round. chosen: seats of the clients that take part. names: of all seats."""
         world, samples = self._world(names), self._samples()
+        self.cuts = None if self.cuts is None else self._with_given(self.cuts, world)
         best = self._plan_with(world, samples, self._choose(world, samples), round, chosen)
         if self.cuts is not None and best.cuts != self.cuts:
             before = self._plan_with(world, samples, self._cuts_that_fit(best.cuts, world), round, chosen)
@@ -135,7 +137,13 @@ class CutPlanner:
         cuts, _ = choose_cuts(task)
         if not method(config.framework).own_cuts:
             cuts = (choose_one_cut(task, cuts),) * len(cuts)
-        return tuple(framework_cuts(config.framework, np.array(cuts), self.cost.num_units).tolist())
+        planned = framework_cuts(config.framework, np.array(cuts), self.cost.num_units).tolist()
+        return self._with_given(tuple(planned), world)
+
+    def _with_given(self, cuts: tuple[int, ...], world: World) -> tuple[int, ...]:
+        """The cuts with those that the operator gives, as far as the devices' memories hold them."""
+        given = {seat: min(cut, int(world.fleet.max_cut[seat])) for seat, cut in self.given_cuts.items()}
+        return tuple(given.get(seat, cut) for seat, cut in enumerate(cuts))
 
     def _plan_with(
         self, world: World, samples: np.ndarray, cuts: tuple[int, ...], round: int, chosen: tuple[int, ...]

@@ -13,6 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
+from hsfl.deploy.admin.admission import Admission, new_member, tell_benched
+from hsfl.deploy.admin.fleet_control import FleetControl
 from hsfl.deploy.compute_queue import ComputeQueue
 from hsfl.deploy.logs import Log
 from hsfl.deploy.main.cut_planner import CutPlanner
@@ -23,7 +25,19 @@ from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.model_kit import ModelKit
 from hsfl.deploy.settings import MainSettings, sent_settings
 from hsfl.deploy.trust.identity import caller
-from hsfl.deploy.wire.client_messages import Batch, End, Ended, Enter, Entered, Hello, Leave, Ready, RoundOver, Welcome
+from hsfl.deploy.wire.client_messages import (
+    Alive,
+    Batch,
+    End,
+    Ended,
+    Enter,
+    Entered,
+    Hello,
+    Leave,
+    Ready,
+    RoundOver,
+    Welcome,
+)
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.message_fields import MOST_SAMPLES
 from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_message
@@ -34,7 +48,7 @@ from hsfl.errors import InputError
 @dataclass(eq=False)
 class SharedState:
     """What the main server's handlers and its loop over rounds share. planner: chooses cuts. edge: the link to the edge
-    server. compute: the compute thread and its queue."""
+    server. compute: the compute thread and its queue. control: who is benched, and what the operator ordered."""
 
     settings: MainSettings
     kit: ModelKit
@@ -44,6 +58,7 @@ class SharedState:
     compute: ComputeQueue
     log: Log
     metrics: Metrics
+    control: FleetControl
     open_round: MainRound | None = None
     evaluation: Evaluation | None = None  # by the clients' samples, while one is under way
     waits_for: int | None = None  # number of clients that the next round needs, while there are fewer
@@ -74,11 +89,13 @@ class AttendHandler:
 
     def __init__(self, shared: SharedState) -> None:
         self.shared = shared
+        self.admission = Admission(shared)
 
     async def attend(self, messages: Any, context: Any) -> None:
         """Serve a client's connection for as long as the client stays."""
         hello, _ = expect_message(await read_request(context), Hello)
         caller().must_be(hello.name)
+        await self.admission.check(hello.name, context)
         seat = self.shared.roster.seat(hello.name)
         self.shared.roster.joining.add(hello.name)
         ready = None
@@ -102,6 +119,7 @@ class AttendHandler:
             self.shared.log.event("client left before it was ready", client=name, why=answer.why)
             return None
         self._check_ready(name, seat, answer)
+        await self.admission.check(name, context)  # another device may have become ready meanwhile
         if self.shared.roster.seat(name) != seat:  # another connection of this client was refused meanwhile
             raise InputError(f"{name}'s seat was given to another client; start this client again")
         self.shared.planner.join(seat, answer)
@@ -109,17 +127,19 @@ class AttendHandler:
 
     async def _serve_member(self, name: str, seat: int, ready: Ready, context: Any) -> None:
         """Serve a client that is ready, until it goes."""
-        member = Member(name, seat, ready)
+        member = new_member(name, seat, ready, context)
         self.shared.roster.join(member)
         self.shared.log.event("client joined", client=name, seat=seat, samples=sum(ready.class_counts))
         self.shared.metrics.clients.set(len(self.shared.roster.members))
         leave_watch = asyncio.create_task(self._await_leave(member, context))
         try:
             await self._resume_round(member)
+            tell_benched(self.shared.control, member)
             while (message := await member.outbox.get()) is not None:
                 await context.write(message)
         finally:
             leave_watch.cancel()
+            member.gone.set()
             if self.shared.roster.leave(member):
                 self.shared.log.event("client left" if member.is_leaving else "client's connection ended", client=name)
                 if self.shared.evaluation is not None:
@@ -141,10 +161,13 @@ class AttendHandler:
     async def _await_leave(self, member: Member, context: Any) -> None:
         """Wait until a client says that it leaves, or its connection breaks; then its connection ends."""
         try:
-            if (content := await read_request_or_none(context)) is not None:
-                expect_message(content, Leave)
-                member.is_leaving = True
-                self.shared.drop(member.seat, "disconnected", "it left")
+            while (content := await read_request_or_none(context)) is not None:
+                if isinstance(expect_any_message(content, Leave, Alive)[0], Leave):
+                    member.is_leaving = True
+                    self.shared.drop(member.seat, "disconnected", "it left")
+                    return
+                member.answered_s = asyncio.get_running_loop().time()
+                member.answered.set()
         except WireError as error:
             self.shared.log.event(
                 "message refused", "warning", client=member.name, reason=error.reason, why=error.sentence

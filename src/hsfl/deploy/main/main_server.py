@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from functools import partial
 
+from hsfl.deploy.admin.fleet_orders import fewest_clients, judge_round, members_who_may, take_orders, tau_now_s
 from hsfl.deploy.edge_server import sum_kept_clients
 from hsfl.deploy.main.edge_link import EdgeLost
 from hsfl.deploy.main.handlers import AttendHandler, SharedState, TrainHandler
@@ -19,7 +20,6 @@ from hsfl.deploy.main.main_round import MainRound, SpareTails, begin_round
 from hsfl.deploy.main.run_record import write_clients
 from hsfl.deploy.main.server_checkpoint import MainCheckpoint
 from hsfl.deploy.main.status import status_handler
-from hsfl.deploy.settings import TAU_S
 from hsfl.deploy.wire.client_messages import RoundOver
 from hsfl.deploy.wire.link_probe import answer_probe
 from hsfl.deploy.wire.messages import pack_message
@@ -34,6 +34,7 @@ from hsfl.training.aggregate import PartialSum
 from hsfl.training.roles import Server
 
 NEWS_S = 5.0  # after which the edge server answers even if there is no news
+ORDERS_S = 1.0  # between two looks at the operator's orders, while there is no round
 MOST_TRIES = 5  # at one round, if every try keeps too few clients
 
 
@@ -44,6 +45,10 @@ class TooFew(Exception):
     def __init__(self, sentence: str, diverged: bool) -> None:
         super().__init__(sentence)
         self.diverged = diverged
+
+
+class Drained(Exception):
+    """The operator wants the main server to end between two rounds."""
 
 
 class MainProcess:
@@ -82,6 +87,10 @@ class MainProcess:
             except Stopped:
                 status = "interrupted"
                 break
+            except Drained:
+                self.shared.control.note_drained()
+                status = "interrupted"
+                break
             except EdgeLost as error:
                 self._log_edge_lost(error)
                 await self._end_attempt("the edge server is away")
@@ -90,6 +99,8 @@ class MainProcess:
             except TooFew as error:
                 tries += 1
                 self.shared.log.event("round made again", "warning", round=self.checkpoint.round + 1, why=str(error))
+                if (open_round := self.shared.open_round) is not None:
+                    judge_round(self.shared, open_round, open_round.agreed, is_complete=False)
                 await self._end_attempt("too few clients were kept")  # a client is not told how many others there are
                 if tries >= MOST_TRIES:
                     status = "diverged" if error.diverged else "interrupted"
@@ -132,27 +143,33 @@ class MainProcess:
     async def _wait_for_clients(self) -> dict[int, tuple[str, int]]:
         """Wait until there are enough clients for the next round; returns their names and numbers of samples by seat.
         After a restart in mid-run, `first_clients` are waited for until tau; then `min_clients` are enough."""
-        settings, members, clock = self.shared.settings, self.shared.roster.members, asyncio.get_running_loop().time
-        least = settings.min_clients if self.started else settings.start_clients
+        clock, config = asyncio.get_running_loop().time, self.shared.kit.config
         until_s = clock() + self._tau_s if self.checkpoint.round else math.inf
         try:
             while True:
                 self.shared.roster.changed.clear()
-                least = least if clock() < until_s else min(least, settings.min_clients)
-                if len(members) >= least:
-                    chosen = choose_present(self.shared.kit.config, self.checkpoint.round, members)
+                take_orders(self.shared)
+                if self.shared.control.state.draining:
+                    raise Drained
+                fewest, members = fewest_clients(self.shared), members_who_may(self.shared)
+                least = fewest if self.started else self.shared.settings.start_clients
+                least = least if clock() < until_s else min(least, fewest)
+                if self.shared.control.state.paused:
+                    self.shared.waits_for = None
+                elif len(members) >= least:
+                    chosen = choose_present(config, self.checkpoint.round, members)
                     return {k: (members[k].name, sum(members[k].ready.class_counts)) for k in chosen}
-                self._log_waiting(least)
-                left_s = until_s - clock() if least > settings.min_clients else math.inf
+                else:
+                    self._log_waiting(least, len(members))
+                left_s = until_s - clock() if least > fewest else math.inf
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(left_s if math.isfinite(left_s) else None):
+                    async with asyncio.timeout(min(left_s, ORDERS_S)):
                         await self.shared.roster.changed.wait()
         finally:
             self.shared.waits_for = None
 
-    def _log_waiting(self, least: int) -> None:
+    def _log_waiting(self, least: int, num_present: int) -> None:
         if self.shared.waits_for != least:
-            num_present = len(self.shared.roster.members)
             self.shared.log.event(
                 "waits for clients", round=self.checkpoint.round + 1, clients=num_present, wanted=least
             )
@@ -160,7 +177,7 @@ class MainProcess:
 
     @property
     def _tau_s(self) -> float:
-        return self.shared.kit.config.train.tau_s or TAU_S
+        return tau_now_s(self.shared)
 
     async def _share_units(self, low: int, high: int, edge_stop: int | None) -> None:
         """Give both servers the units that the round's cuts ask for: `[low, num_units)` to this server, `[0, high)` to
@@ -264,10 +281,11 @@ class MainProcess:
         divide. Returns the new state."""
         while True:
             kept = open_round.agreed = open_round.kept()
-            if len(kept) < self.shared.settings.min_clients:
+            fewest = fewest_clients(self.shared)
+            if len(kept) < fewest:
                 diverged = all(reason in ("diverged", "not_finite") for reason in open_round.drops.values())
                 raise TooFew(
-                    f"{len(kept)} of {len(open_round.tails)} clients were kept; {self.shared.settings.min_clients} make a round",
+                    f"{len(kept)} of {len(open_round.tails)} clients were kept; {fewest} make a round",
                     diverged,
                 )
             sides = {seat: open_round.tails[seat].side for seat in kept}

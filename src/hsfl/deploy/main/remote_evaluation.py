@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from hsfl.deploy.admin.fleet_orders import tau_now_s
 from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.main_round import Evaluation, MainRound, check_batch
 from hsfl.deploy.model_kit import ModelKit
-from hsfl.deploy.settings import TAU_S
 from hsfl.deploy.trust.identity import caller
 from hsfl.deploy.wire.client_messages import Batch, Ended, Enter, Evaluated, Tallied
 from hsfl.deploy.wire.frames import WireError
@@ -44,7 +44,7 @@ class EvaluateHandler:
             for seat in seats.values():
                 if not shared.roster.send(seat.seat, pack_message(evaluation.order(seat))):
                     evaluation.leave(seat.seat)
-            await asyncio.wait_for(evaluation.over.wait(), shared.kit.config.train.tau_s or TAU_S)
+            await asyncio.wait_for(evaluation.over.wait(), tau_now_s(shared))
         except TimeoutError:
             pass  # the line below says how many were counted
         finally:

@@ -1,6 +1,7 @@
 """Who takes part: a seat for each client's name, which stays the client's for the run, and who is connected now."""
 
 import asyncio
+import math
 import secrets
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,6 +29,11 @@ class Member:
     ready: Ready
     outbox: "asyncio.Queue[bytes | None]" = field(default_factory=asyncio.Queue)  # None ends the stream
     is_leaving: bool = False  # the client has said Leave, or was told Stop
+    host: str = ""  # the address that it is connected from, for the operator alone
+    since: str = ""  # when it became ready
+    answered: asyncio.Event = field(default_factory=asyncio.Event)  # a Knock
+    answered_s: float = -math.inf  # when it last did, by the event loop's clock
+    gone: asyncio.Event = field(default_factory=asyncio.Event)  # its connection has ended
 
 
 class Roster:

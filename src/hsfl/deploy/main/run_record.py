@@ -10,13 +10,13 @@ from hsfl.deploy.main.roster import Roster
 from hsfl.deploy.metrics import PHASES
 from hsfl.deploy.model_kit import ModelKit
 from hsfl.files import write_json
-from hsfl.formats import all_rounded
+from hsfl.formats import DIGITS, all_rounded
 from hsfl.models.state import UnitState
 from hsfl.runs.run_folder.checkpoint import save_tensors
 from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.run_folder.records import AllocationNote, ClientsRecord, RoundRecord
 from hsfl.runs.run_folder.round_tables import write_tables
-from hsfl.runs.run_folder.write_records import DIGITS, Summary, phase_times, summarise
+from hsfl.runs.run_folder.write_records import Summary, phase_times, summarise
 from hsfl.training.evaluation import Quality
 from hsfl.training.link import LinkBytes, Losses
 from hsfl.training.step import learning_rate

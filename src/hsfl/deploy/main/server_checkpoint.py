@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 
+from hsfl.deploy.admin.fleet_orders import judge_round, tau_now_s
 from hsfl.deploy.main.edge_link import EdgeLost
 from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.main_round import MainRound
 from hsfl.deploy.main.remote_evaluation import EvaluateHandler
 from hsfl.deploy.main.run_record import measured_round_record, save_model, write_end
 from hsfl.deploy.metrics import PHASES
-from hsfl.deploy.settings import TAU_S
 from hsfl.deploy.unit_store import UnitStore
 from hsfl.deploy.wire.client_messages import RoundOver, Stop
 from hsfl.deploy.wire.messages import pack_message
@@ -51,6 +51,7 @@ class MainCheckpoint:
             return
         self.state, notes = self.store.load(rounds[-1], self.shared.kit)
         self.standing = checked_record(notes["progress"], RunStanding, "the checkpoint's progress")
+        self.shared.control.restore(notes.get("fleet"))
         self.round = self.standing.rounds_done
         self.folder.keep_rounds(self.round)
         self.shared.log.event("goes on from the last completed round", round=self.round)
@@ -73,6 +74,7 @@ class MainCheckpoint:
         self.folder.append(record)
         if whole is not None and self.standing.best_round == record.round:
             save_model(self.folder, whole, best=True)
+        judge_round(self.shared, open_round, kept, is_complete=True)
         self._save_checkpoint(after)
         self._close_round(open_round, record, measured)
 
@@ -80,7 +82,7 @@ class MainCheckpoint:
         """The joined model, and how good it is. The edge server has the round on its disk already, so an edge server
         that is away is waited for, up to tau from now. Only then is EdgeLost raised and the round made again."""
         clock, backoff = asyncio.get_running_loop().time, Backoff()
-        until_s = clock() + (self.shared.kit.config.train.tau_s or TAU_S)
+        until_s = clock() + tau_now_s(self.shared)
         while True:
             try:
                 whole = await self._join_model(open_round.round + 1, after)
@@ -101,6 +103,7 @@ class MainCheckpoint:
     def _save_checkpoint(self, after: UnitState) -> None:
         """Write the checkpoint, and only then take the new position."""
         notes = {"progress": json.dumps(asdict(self.standing)), "config": self.shared.kit.config.model_dump_json()}
+        notes["fleet"] = self.shared.control.to_json()
         self.store.save(self.round + 1, after, notes)
         self.round, self.state = self.round + 1, after
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from grpc import aio
 
+from hsfl.deploy.admin.fleet_orders import fewest_clients, tau_now_s
+from hsfl.deploy.admin.fleet_state import FleetState
 from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.server_checkpoint import MainCheckpoint
 from hsfl.deploy.settings import MainSettings
@@ -35,6 +37,7 @@ def _status_report(shared: SharedState, checkpoint: MainCheckpoint) -> dict[str,
         if open_round is not None
         else (checkpoint.state.start, max(cuts, default=0))
     )
+    fleet = shared.control.state
     last = checkpoint.folder.rounds()[-1:]
     measured = (last[0].measured or {}) if last else {}
     clients = [
@@ -47,6 +50,10 @@ def _status_report(shared: SharedState, checkpoint: MainCheckpoint) -> dict[str,
             "samples": sum(shared.roster.known[seat].class_counts) if seat in shared.roster.known else None,
             "measured_s": {phase: took_s[seat] for phase, took_s in measured.items()},
             "drops": shared.drops.get(name, 0),
+            "from": shared.roster.members[seat].host if seat in shared.roster.members else None,
+            "since": shared.roster.members[seat].since if seat in shared.roster.members else None,
+            "benched": _bench_report(fleet, name),
+            "kicked": fleet.kicked.get(name),
         }
         for seat, name in enumerate(shared.roster.names)
         if name
@@ -57,6 +64,11 @@ def _status_report(shared: SharedState, checkpoint: MainCheckpoint) -> dict[str,
         "rounds": shared.kit.config.train.rounds,
         "open_round": None if open_round is None else open_round.round + 1,
         "waits_for_clients": shared.waits_for,
+        "tau_s": tau_now_s(shared),
+        "min_clients": fewest_clients(shared),
+        "paused": fleet.paused,
+        "draining": fleet.draining or "drain" in shared.control.pending(),
+        "pending_orders": shared.control.pending(),
         "test_accuracy": last[0].test_accuracy if last else None,
         "clients": clients,
         "main_units": [low, num_units],
@@ -65,12 +77,22 @@ def _status_report(shared: SharedState, checkpoint: MainCheckpoint) -> dict[str,
     }
 
 
+def _bench_report(fleet: FleetState, name: str) -> dict[str, Any] | None:
+    """Whether a client is benched: rounds that are left (None: until the operator resumes it), and why."""
+    bench = fleet.benched(name)
+    return None if bench is None else {"rounds": bench[0], "why": bench[1]}
+
+
 def _activity(shared: SharedState, seat: int) -> str:
     open_round = shared.open_round
     tail = None if open_round is None else open_round.tails.get(seat)
     if open_round is None or tail is None:
         if shared.roster.names[seat] in shared.roster.joining:
             return "joins"
+        if shared.roster.names[seat] in shared.control.state.kicked:
+            return "kicked"
+        if shared.control.state.benched(shared.roster.names[seat]) is not None:
+            return "benched" if seat in shared.roster.members else "benched, away"
         return "waits" if seat in shared.roster.members else "away"
     if tail.dropped is not None:
         return "dropped"

@@ -108,6 +108,27 @@ class Stop:
 
 @strict
 @dataclass(frozen=True)
+class Benched:
+    """Main server to client: sit out so many rounds (None: until the operator lets the client take part again)."""
+
+    rounds: Small | None
+    why: Text
+
+
+@strict
+@dataclass(frozen=True)
+class Knock:
+    """Main server to client, on Attend: are you there? Another device wants to join under the same name."""
+
+
+@strict
+@dataclass(frozen=True)
+class Alive:
+    """Client to main server: the answer to Knock."""
+
+
+@strict
+@dataclass(frozen=True)
 class Probe:
     """Client to either server, and back, with a tensor `load`; the client takes the time. answer_bytes: of the load to
     send back."""

@@ -6,7 +6,9 @@ from torch import Tensor
 
 from hsfl.deploy.wire import frames
 from hsfl.deploy.wire.client_messages import (
+    Alive,
     Batch,
+    Benched,
     Chunk,
     End,
     Ended,
@@ -17,6 +19,7 @@ from hsfl.deploy.wire.client_messages import (
     Fetch,
     Gradient,
     Hello,
+    Knock,
     Leave,
     Probe,
     Ready,
@@ -45,6 +48,7 @@ from hsfl.deploy.wire.server_messages import (
 
 KINDS: dict[type[Any], int] = {
     Hello: 1, Welcome: 2, Ready: 3, Round: 4, RoundOver: 6, Evaluate: 7, Leave: 8, Stop: 9, Probe: 10,
+    Benched: 11, Knock: 12, Alive: 13,
     Enter: 20, Entered: 21, Batch: 22, Gradient: 23, End: 24, Ended: 25, Tallied: 26, Evaluated: 27,
     Fetch: 30, Upload: 31, Uploaded: 32, Chunk: 33,
     Begin: 40, Standing: 41, Open: 42, Await: 44, Have: 45, Swap: 46, TakeUnits: 47, GiveUnits: 48, Done: 49,

@@ -67,6 +67,7 @@ def server_options(largest_bytes: int) -> list[tuple[str, int]]:
 
 BAD_MESSAGE, BAD_SETTING = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
 REPLACED = grpc.StatusCode.ABORTED  # another stream speaks for the client; a client that lives opens a new one
+TAKEN = grpc.StatusCode.ALREADY_EXISTS  # another device attends under this name; it may go
 REFUSALS = (BAD_MESSAGE, BAD_SETTING, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 
 

@@ -9,16 +9,14 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from hsfl.experiments.common import Outcome, Say, Trend, write_text
+from hsfl.experiments.common import Outcome, Trend, write_text
+from hsfl.experiments.study_request import StudyRequest
 from hsfl.experiments.table1 import tau_row
-from hsfl.experiments.table1.columns import COLUMNS, DATASETS, SEVEN, TAU_DATA, TWINS, seeds_of
+from hsfl.experiments.table1.columns import COLUMNS, TAU_DATA, TWINS, seeds_of
 from hsfl.experiments.table1.fleets import write_cuts
 from hsfl.experiments.table1.table1_report import learning_over_fleets, table1_markdown, table1_tables, table1_trends
 from hsfl.experiments.table1.table1_study import ColumnTiming, Study, TableCell, column_timings, make_study, table_cells
 from hsfl.experiments.table1.traces import (
-    ONE_BY_ONE,
-    MakeObserver,
-    Together,
     find_trace,
     largest_difference,
     train_ahead,
@@ -26,34 +24,20 @@ from hsfl.experiments.table1.traces import (
 from hsfl.files import write_csv
 from hsfl.framework_table import PROPOSED
 from hsfl.report.figure_style import save_figure
-from hsfl.runs.progress import Observer
 
 SAME_LOSS = 1e-3  # relative: what the order of sums in float32 may change within some rounds
 
 
-def reproduce_table1(
-    out: Path,
-    scale: str,
-    num_seeds: int | None,
-    say: Say,
-    columns: Sequence[str] = SEVEN,
-    datasets: Sequence[str] = DATASETS,
-    data_dir: Path | None = None,
-    shipped: Path | None = None,
-    make_observer: MakeObserver = lambda name: Observer(),
-    together: Together = ONE_BY_ONE,
-) -> Outcome:
+def reproduce_table1(request: StudyRequest) -> Outcome:
     """Train what is missing, time it on every fleet, and write the tables."""
-    study = make_study(out, scale, num_seeds, say, columns, datasets, data_dir, shipped, make_observer, together)
+    study = make_study(request)
     checked = [(data, name, study.seeds[0]) for data in study.data_sets for name in _twins_of(study)]
-    train_ahead(checked, scale, out, shipped, data_dir, together)
-    same = _check_twins(out, scale, study, data_dir, shipped, say, make_observer)
+    train_ahead(request, checked)
+    same = _check_twins(request, study)
     rows = []
-    if TAU_DATA in datasets and scale != "smoke":
-        rows = tau_row.reproduce_tau_row(
-            out, scale, seeds_of(scale, num_seeds), say, data_dir, shipped, make_observer, together=together
-        )
-    return _draw_table1(out, scale, study, rows, same)
+    if TAU_DATA in request.datasets and request.scale != "smoke":
+        rows = tau_row.reproduce_tau_row(request, seeds_of(request.scale, request.num_seeds))
+    return _draw_table1(request.out, request.scale, study, rows, same)
 
 
 def _twins_of(study: Study) -> list[str]:
@@ -62,9 +46,7 @@ def _twins_of(study: Study) -> list[str]:
     return [PROPOSED, *other_twins] if other_twins else []
 
 
-def _check_twins(
-    out: Path, scale: str, study: Study, data_dir: Path | None, shipped: Path | None, say: Say, make_observer: MakeObserver
-) -> list[Trend]:  # fmt: skip
+def _check_twins(request: StudyRequest, study: Study) -> list[Trend]:
     """HSFL, SplitFed V1 and FL, each trained by itself for some rounds of the first seed, must have the same training losses.
 
     HSFL is trained for this, too, although the twins' trace is HSFL's: that trace may come from another machine, whose kernels round otherwise.
@@ -74,9 +56,7 @@ def _check_twins(
     if not names:
         return []
     for data in study.data_sets:
-        ours, *other_traces = (
-            find_trace(data, scale, seed, name, out, shipped, data_dir, say, make_observer) for name in names
-        )
+        ours, *other_traces = (find_trace(request, data, name, seed) for name in names)
         apart = max(apart, *(largest_difference(ours, trace) for trace in other_traces))
         rounds = len(ours.rounds)
     claim = f"(not in the paper) round by round {' = '.join(COLUMNS[name].framework for name in names)}"

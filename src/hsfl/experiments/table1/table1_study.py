@@ -1,10 +1,10 @@
 """What Table 1 is made from: traces (one training of one seed) timed on every fleet, for every column that shares them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from hsfl.experiments.common import Say, claim, claim_plugins
+from hsfl.experiments.common import claim, claim_plugins
+from hsfl.experiments.study_request import StudyRequest
 from hsfl.experiments.table1.columns import (
     COLUMNS,
     PUBLISHED,
@@ -17,8 +17,6 @@ from hsfl.experiments.table1.columns import (
 )
 from hsfl.experiments.table1.fleets import Answer, make_point, read_answer, shipped_cuts, solve_points
 from hsfl.experiments.table1.traces import (
-    MakeObserver,
-    Together,
     Trace,
     at_budget,
     budget_s,
@@ -84,42 +82,23 @@ class Study:
         return max(1, len(self.traces[data, TWIN_TRACE, self.seeds[0]].rounds) // 2)
 
 
-def make_study(
-    out: Path,
-    scale: str,
-    num_seeds: int | None,
-    say: Say,
-    columns: Sequence[str],
-    datasets: Sequence[str],
-    data_dir: Path | None,
-    shipped: Path | None,
-    make_observer: MakeObserver,
-    together: Together,
-) -> Study:
+def make_study(request: StudyRequest) -> Study:
     """Traces from the folder, from the results that were shipped, or trained now; then the clocks of all fleets."""
+    out, scale, columns = request.out, request.scale, request.columns
     claim(out, _study_settings(scale))
     claim_plugins(out, {name: names_of(COLUMNS[name].config(base_config("mnist", scale, 0))) for name in columns})
-    trainings = [
-        (data, name, seed) for seed in seeds_of(scale, num_seeds) for data in datasets for name in traces_of(columns)
-    ]
-    train_ahead(trainings, scale, out, shipped, data_dir, together)
-    traces = {key: _trace(key, scale, out, shipped, data_dir, say, make_observer) for key in trainings}
+    seeds = seeds_of(scale, request.num_seeds)
+    trainings = [(data, name, seed) for seed in seeds for data in request.datasets for name in traces_of(columns)]
+    train_ahead(request, trainings)
+    traces = {key: find_trace(request, *key) for key in trainings}
     points = [
         make_point(data, scale, seed, fleet, traces[data, TWIN_TRACE, seed].num_samples, columns)
-        for data in datasets
-        for seed in seeds_of(scale, num_seeds)
+        for data in request.datasets
+        for seed in seeds
         for fleet in fleets_of(scale)
     ]
-    solve_points(points, out / "fleets", shipped_cuts(shipped), say)
+    solve_points(points, out / "fleets", shipped_cuts(request.shipped), request.say)
     return Study(tuple(columns), traces, [read_answer(out / "fleets", point) for point in points])
-
-
-def _trace(
-    key: tuple[str, str, int], scale: str, out: Path, shipped: Path | None, data_dir: Path | None, say: Say,
-    make_observer: MakeObserver,
-) -> Trace:  # fmt: skip
-    data, name, seed = key
-    return find_trace(data, scale, seed, name, out, shipped, data_dir, say, make_observer)
 
 
 def _study_settings(scale: str) -> dict[str, object]:

@@ -20,11 +20,12 @@ from safetensors.torch import load_file
 
 from hsfl.config import RunConfig, with_changes
 from hsfl.errors import InputError
-from hsfl.experiments.common import AGAIN, UNREADABLE, Say, finite
+from hsfl.experiments.common import AGAIN, UNREADABLE, finite
+from hsfl.experiments.study_request import StudyRequest
 from hsfl.experiments.table1.column_clock import column_clock
 from hsfl.experiments.table1.columns import COLUMNS, PUBLISHED, TAU_DATA, TWIN_TRACE, base_config
 from hsfl.experiments.table1.fleets import Answer, cost_of, make_point, read_answer, shipped_cuts, solve_points
-from hsfl.experiments.table1.traces import ONE_BY_ONE, MakeObserver, Together, Trace, at_budget, budget_s, find_trace
+from hsfl.experiments.table1.traces import Trace, at_budget, budget_s, find_trace
 from hsfl.files import write_csv, write_json
 from hsfl.framework_table import PROPOSED
 from hsfl.frameworks import find_framework
@@ -95,40 +96,34 @@ class OwnTraining:
         return replace(self.row, accuracy=paid[-1].test_accuracy, balanced_accuracy=paid[-1].balanced_accuracy)
 
 
-def reproduce_tau_row(
-    out: Path, scale: str, seeds: Sequence[int], say: Say, data_dir: Path | None, shipped: Path | None,
-    make_observer: MakeObserver, data: str = TAU_DATA, together: Together = ONE_BY_ONE,
-) -> list[TauRow]:  # fmt: skip
+def reproduce_tau_row(request: StudyRequest, seeds: Sequence[int], data: str = TAU_DATA) -> list[TauRow]:
     """The rows of all columns and seeds, taken from the shipped results where they are there, else trained now, side by side."""
-    shipped_rows = read_tau_rows(shipped / _tau_file(scale)) if shipped is not None else {}
+    file = _tau_file(request.scale)
+    shipped_rows = read_tau_rows(request.shipped / file) if request.shipped is not None else {}
     entries: list[TauRow | OwnTraining] = []
     for seed in seeds:
         missing = [column for column in COLUMNS_WITH_TAU if (data, seed, column) not in shipped_rows]
-        trace = (
-            find_trace(data, scale, seed, TWIN_TRACE, out, shipped, data_dir, say, make_observer) if missing else None
-        )
+        trace = find_trace(request, data, TWIN_TRACE, seed) if missing else None
         for column in COLUMNS_WITH_TAU:
             row = shipped_rows.get((data, seed, column))
-            entries.append(row or _timed(out, scale, column, trace, data_dir, shipped, say))
-    _train([entry for entry in entries if isinstance(entry, OwnTraining)], out, together, say)
+            entries.append(row or _timed(request, column, trace))
+    _train(request, [entry for entry in entries if isinstance(entry, OwnTraining)])
     rows = [entry.trained() if isinstance(entry, OwnTraining) else entry for entry in entries]
     write_csv(
-        out / _tau_file(scale),
+        request.out / file,
         [field.name for field in fields(TauRow)],
         (["" if v is None else v for v in astuple(r)] for r in rows),
     )
     return rows
 
 
-def _timed(
-    out: Path, scale: str, column: str, trace: Trace | None, data_dir: Path | None, shipped: Path | None, say: Say
-) -> TauRow | OwnTraining:
+def _timed(request: StudyRequest, column: str, trace: Trace | None) -> TauRow | OwnTraining:
     """A column's rounds by the clock: its row where nobody is dropped, so that the twins' training is its own; else what to train."""
     assert trace is not None
-    answer = _answer(out, scale, trace, shipped, say)
+    answer = _answer(request, trace)
     tau_s = TAU_ROUNDS * float(np.median(answer.round_s[PUBLISHED]))
     whole_s = budget_s(answer.round_s[PUBLISHED], max(1, len(trace.rounds) // 2))
-    config = _config(scale, column, trace, answer, tau_s, whole_s, data_dir)
+    config = _config(request, column, trace, answer, tau_s, whole_s)
     timelines, round_s = _clocked(config, column, answer)
     drops, rounds = sum(int(timeline.dropped.sum()) for timeline in timelines), len(timelines)
     first = next((index for index, timeline in enumerate(timelines) if not timeline.kept.all()), None)
@@ -139,17 +134,17 @@ def _timed(
             at_budget(trace, round_s, whole_s, quantity) for quantity in ("test_accuracy", "balanced_accuracy")
         )
         return TauRow(*row_start, None, short, plain.value, balanced.value)
-    folder = out / "runs" / trace.data / f"tau-{column}" / f"seed-{trace.seed}"
+    folder = request.out / "runs" / trace.data / f"tau-{column}" / f"seed-{trace.seed}"
     return OwnTraining(TauRow(*row_start, first + 1, short, None, None), config, folder, trace, first)
 
 
-def _train(trainings: Sequence[OwnTraining], out: Path, together: Together, say: Say) -> None:
-    """Train every column from its first drop on, several at a time where `together` says so."""
+def _train(request: StudyRequest, trainings: Sequence[OwnTraining]) -> None:
+    """Train every column from its first drop on, several at a time where the request has several jobs."""
     for training in trainings:
-        say(f"{training.title}: trained on its own from round {training.num_shared + 1}")
+        request.say(f"{training.title}: trained on its own from round {training.num_shared + 1}")
     pieces = [Piece(training.title, training.row.column, training.config, training.path) for training in trainings]
-    work = partial(_fork_and_run, trainings={training.path: training for training in trainings}, out=out)
-    run_all(pieces, work, has_ended, together.jobs, together.show)
+    work = partial(_fork_and_run, trainings={training.path: training for training in trainings}, out=request.out)
+    run_all(pieces, work, has_ended, request.jobs, request.show)
 
 
 def _fork_and_run(piece: Piece, observer: Observer, trainings: dict[Path, OwnTraining], out: Path) -> None:
@@ -159,21 +154,21 @@ def _fork_and_run(piece: Piece, observer: Observer, trainings: dict[Path, OwnTra
     run_or_resume(training.config, training.path, observer)
 
 
-def _answer(out: Path, scale: str, trace: Trace, shipped: Path | None, say: Say) -> Answer:
+def _answer(request: StudyRequest, trace: Trace) -> Answer:
     """The clocks without tau on the fleet of the trace's own seed."""
-    point = make_point(trace.data, scale, trace.seed, trace.seed, trace.num_samples, COLUMNS_WITH_TAU)
-    solve_points([point], out / "fleets", shipped_cuts(shipped), say)
-    return read_answer(out / "fleets", point)
+    point = make_point(trace.data, request.scale, trace.seed, trace.seed, trace.num_samples, COLUMNS_WITH_TAU)
+    solve_points([point], request.out / "fleets", shipped_cuts(request.shipped), request.say)
+    return read_answer(request.out / "fleets", point)
 
 
 def _config(
-    scale: str, column: str, trace: Trace, answer: Answer, tau_s: float, whole_s: float, data_dir: Path | None
+    request: StudyRequest, column: str, trace: Trace, answer: Answer, tau_s: float, whole_s: float
 ) -> RunConfig:
     """The run of a column with tau and budget, on the fleet that the seed draws."""
     timed_column = COLUMNS[column]
     cuts = answer.cuts[column]
     config = with_changes(
-        base_config(trace.data, scale, trace.seed, data_dir),
+        base_config(trace.data, request.scale, trace.seed, request.data_dir),
         [
             f"framework={timed_column.framework}", f"allocation.policy={timed_column.policy}", f"fleet.max_cut={answer.max_cut}",
             f"fleet.cuts={cuts}", f"train.tau_s={tau_s!r}", f"train.budget_s={whole_s!r}",

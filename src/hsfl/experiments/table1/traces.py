@@ -12,8 +12,8 @@ Legend: K clients.
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,16 @@ import numpy as np
 
 from hsfl.config import RunConfig, parse_config
 from hsfl.errors import InputError
-from hsfl.experiments.common import AGAIN, UNREADABLE, Say, finite
+from hsfl.experiments.common import AGAIN, UNREADABLE, finite
+from hsfl.experiments.study_request import StudyRequest
 from hsfl.experiments.table1.columns import trace_config
 from hsfl.experiments.table1.learned_settings import learned_settings
 from hsfl.files import write_atomic
 from hsfl.framework_table import method
-from hsfl.runs.progress import Observer
 from hsfl.runs.run_folder.folder import RunFolder, path_name, run_path
 from hsfl.runs.run_folder.records import RoundRecord
 from hsfl.runs.studies.compare_runs import has_ended, run_or_resume, run_piece
-from hsfl.runs.studies.run_many import Piece, Show, run_all
+from hsfl.runs.studies.run_many import Piece, run_all
 
 FIELDS = ("round", "train_loss", "test_loss", "test_accuracy", "balanced_accuracy", "recall")
 AVERAGED = {  # the same with averaged statistics of BatchNorm, where the others are of estimated ones
@@ -38,19 +38,7 @@ AVERAGED = {  # the same with averaged statistics of BatchNorm, where the others
     "averaged_accuracy": "test_accuracy",
     "averaged_balanced_accuracy": "balanced_accuracy",
 }
-MakeObserver = Callable[[str], Observer]
 Array = np.ndarray
-
-
-@dataclass(frozen=True)
-class Together:
-    """How many trainings are made side by side, and who is told how far they are."""
-
-    jobs: int = 1
-    show: Show = field(default_factory=Show)
-
-
-ONE_BY_ONE = Together()
 
 
 @dataclass(frozen=True)
@@ -92,22 +80,21 @@ def trace_file_name(data: str, name: str, scale: str, seed: int) -> str:
     return f"{data}-{path_name(name)}-{scale}-seed-{seed}.csv"
 
 
-def find_trace(
-    data: str, scale: str, seed: int, name: str, out: Path, shipped: Path | None, data_dir: Path | None,
-    say: Say, make_observer: MakeObserver,
-) -> Trace:  # fmt: skip
-    """The trace in `out`, else the one in `shipped` (a folder of results), else trained now."""
-    config = trace_config(data, scale, seed, name, data_dir)
-    paths = _paths(data, name, scale, seed, out, shipped)
+def find_trace(request: StudyRequest, data: str, name: str, seed: int) -> Trace:
+    """The trace in the request's folder, else the one among the shipped results, else trained now."""
+    config = trace_config(data, request.scale, seed, name, request.data_dir)
+    paths = _paths(request, data, name, seed)
     if (trace := _known(config, paths)) is not None:
         return trace
     title = f"{data}, {name}, seed {seed}"
     for path in filter(Path.exists, paths):
-        say(f"{title}: {path} has other settings or fewer than {config.train.rounds} rounds, so it does not count")
-    say(f"{title}: training {config.train.rounds} rounds")
-    folder = run_path(out / "runs" / data, name, seed)
-    run_or_resume(config, folder, make_observer(title))
-    return write_trace(out / "traces" / trace_file_name(data, name, scale, seed), folder, data, name)
+        request.say(
+            f"{title}: {path} has other settings or fewer than {config.train.rounds} rounds, so it does not count"
+        )
+    request.say(f"{title}: training {config.train.rounds} rounds")
+    folder = run_path(request.out / "runs" / data, name, seed)
+    run_or_resume(config, folder, request.make_observer(title))
+    return write_trace(paths[0], folder, data, name)
 
 
 def _known(config: RunConfig, paths: Iterable[Path]) -> Trace | None:
@@ -118,26 +105,23 @@ def _known(config: RunConfig, paths: Iterable[Path]) -> Trace | None:
     return None
 
 
-def _paths(data: str, name: str, scale: str, seed: int, out: Path, shipped: Path | None) -> list[Path]:
-    """Where the trace may lie: in `out`, or in `shipped`."""
-    folders = [out / "traces"] if shipped is None else [out / "traces", shipped]
-    return [folder / trace_file_name(data, name, scale, seed) for folder in folders]
+def _paths(request: StudyRequest, data: str, name: str, seed: int) -> list[Path]:
+    """Where the trace may lie: in the request's folder, which comes first, or among the shipped results."""
+    folders = [request.out / "traces", *([] if request.shipped is None else [request.shipped])]
+    return [folder / trace_file_name(data, name, request.scale, seed) for folder in folders]
 
 
-def train_ahead(
-    trainings: Iterable[tuple[str, str, int]], scale: str, out: Path, shipped: Path | None, data_dir: Path | None,
-    together: Together,
-) -> None:  # fmt: skip
+def train_ahead(request: StudyRequest, trainings: Iterable[tuple[str, str, int]]) -> None:
     """Train side by side what `find_trace` would train one after another. trainings: data set, trace and seed of each."""
-    if together.jobs == 1:
+    if request.jobs == 1:
         return
     pieces = []
     for data, name, seed in trainings:
-        config = trace_config(data, scale, seed, name, data_dir)
-        if _known(config, _paths(data, name, scale, seed, out, shipped)) is None:
-            path = run_path(out / "runs" / data, name, seed)
+        config = trace_config(data, request.scale, seed, name, request.data_dir)
+        if _known(config, _paths(request, data, name, seed)) is None:
+            path = run_path(request.out / "runs" / data, name, seed)
             pieces.append(Piece(f"{data}, {name}, seed {seed}", f"{data}, {name}", config, path))
-    run_all(pieces, run_piece, has_ended, together.jobs, together.show)
+    run_all(pieces, run_piece, has_ended, request.jobs, request.show)
 
 
 def trace_fits(trace: Trace, config: RunConfig) -> bool:

@@ -69,6 +69,11 @@ class GraphUnit(nn.Module):
         return self.__functions[self.training](None, self, x)
 
     @staticmethod
+    def codes(unit: "GraphUnit") -> tuple[Code, Code]:
+        """The code of a unit in evaluation and in training."""
+        return unit.__codes
+
+    @staticmethod
     def draws(unit: "GraphUnit") -> bool:
         """Whether a unit draws random numbers in training."""
         return unit.__draws

@@ -51,10 +51,10 @@ class Flow:
         self.batch = _expression(main.meta["val"].shape[0])
         self.storage = {node: storages(node) for node in trace.graph.nodes}
         self.owned = set(trained) | {trace.state[node] for call in trace.calls for node in self._changed_state(call)}
+        self._position = {node: i for i, node in enumerate(trace.graph.nodes)}
         self.moving = self._find_moving(main)
         self.order = [call for call in trace.calls if call in self.moving]
         self.place = {call: i for i, call in enumerate(self.order)}
-        self._position = {node: i for i, node in enumerate(trace.graph.nodes)}
         self.writers = [call for call in trace.calls if call not in self.moving and writes(call)]
 
     def _changed_state(self, call: fx.Node) -> list[fx.Node]:
@@ -66,14 +66,20 @@ class Flow:
         return [node for node in self.trace.state if self.storage[node] & storages]
 
     def _find_moving(self, main: fx.Node) -> set[fx.Node]:
-        """Operations that depend on the sample, draw, or change the state; and what they write into."""
+        """Operations that depend on the sample, draw, or change the state; what they write into; and what reads a tensor that they
+        change before the value is used."""
         moving = {main}
         while True:
             before = len(moving)
             written: set[int] = set()  # storages that a moving operation writes into
+            writes_at: dict[int, list[int]] = defaultdict(list)  # by storage: the positions of these operations
             for call in self.trace.calls:
                 if call in moving:
                     written |= {s for node in writes(call) for s in self.storage[node]}
+                    for node in (*writes(call), *self._changed_state(call)):
+                        for storage in self.storage[node]:
+                            writes_at[storage].append(self._position[call])
+            last_use = self._last_moving_uses(moving)
             for call in self.trace.calls:
                 if call in moving or self.is_size(call):
                     continue
@@ -82,10 +88,32 @@ class Flow:
                     or draws(call)
                     or self._changed_state(call)
                     or self.storage[call] & written
+                    or self._is_overtaken(call, writes_at, last_use)
                 ):
                     moving.add(call)
             if len(moving) == before:
                 return moving - {main}
+
+    def _last_moving_uses(self, moving: set[fx.Node]) -> dict[fx.Node, int]:
+        """The position of the last moving operation that needs a value, by itself or through operations that do not move. The output
+        comes after all."""
+        last: dict[fx.Node, int] = {}
+        for node in reversed(self.trace.graph.nodes):
+            users = [
+                self._position[user] if user in moving or user.op == "output" else last.get(user, -1)
+                for user in node.users
+            ]
+            last[node] = max(users, default=-1)
+        return last
+
+    def _is_overtaken(
+        self, call: fx.Node, writes_at: Mapping[int, Sequence[int]], last_use: Mapping[fx.Node, int]
+    ) -> bool:
+        """Whether a moving operation changes what an operation reads before the operation's value is used for the last time.
+        Made where it is needed, the value would be another one."""
+        start, stop = self._position[call], last_use[call]
+        storages_read = {s for node in call.all_input_nodes for s in self.storage[node]}
+        return any(start < place < stop for storage in storages_read for place in writes_at.get(storage, ()))
 
     def is_size(self, node: fx.Node) -> bool:
         """Whether a node is a number that follows from the size of the batch alone."""

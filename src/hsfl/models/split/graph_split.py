@@ -5,13 +5,15 @@ and makes the units; where there is no cut, an error says why.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from torch import Tensor, nn
 
 from hsfl.errors import InputError
+from hsfl.models.split.certificate import certify_split
 from hsfl.models.split.codegen import GraphUnit, Message, Writer, Written, plant
 from hsfl.models.split.cut_points import (
     Cut,
@@ -24,23 +26,12 @@ from hsfl.models.split.cut_points import (
     unit_names,
     writes,
 )
-from hsfl.models.split.module_split import ModuleSplit, state_of
+from hsfl.models.split.module_split import ModuleSplit, SplitRequest, state_of
 from hsfl.models.split.torch_export import IN_ORDER
 from hsfl.models.split.trace import ModuleGraph, trace
 from hsfl.models.units import SplitModel, check_not_lazy, in_order
 
-
-@dataclass(frozen=True)
-class SplitRequest:
-    """What a caller of `hsfl.split` asks for."""
-
-    inputs: Sequence[Tensor]  # the example batch
-    names: tuple[str, ...] = ()  # of the inputs, where they are given by name
-    at: tuple[str, ...] = ()  # parts of the module behind which to cut; empty: wherever the graph allows
-    most_tensors: int = 1  # that may cross a cut together
-    output: str | int | None = None  # which of several outputs is the model's
-
-
+CERTIFIES = ContextVar("CERTIFIES", default=True)  # whether splits are certified where their callers do not say
 Example = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 
 
@@ -51,6 +42,7 @@ def split(
     at: Iterable[str] = (),
     most_tensors: int = 1,
     output: str | int | None = None,
+    certify: bool = True,
 ) -> SplitModel:
     """A SplitModel from a module and an example batch, or from modules in order (a list, a mapping of names, an `nn.Sequential`).
 
@@ -58,7 +50,8 @@ def split(
     and the others (an attention mask) travel beside whatever crosses a cut. Tensors of a mapping go to the module by
     their names.
     at: cut only behind these parts of the module. most_tensors: how many tensors may cross a cut together. output: which of several
-    outputs is the model's, by its name or number.
+    outputs is the model's, by its name or number. certify: whether to run the units beside the module, and refuse what differs: a few
+    forward and backward passes. Modules that are given in order need no certificate.
     """
     if example_input is None or isinstance(model, list | tuple | Mapping):
         return in_order(model)
@@ -73,7 +66,21 @@ def split(
 
     names = tuple(map(str, example_input)) if isinstance(example_input, Mapping) else ()
     request = SplitRequest(inputs, names, (at,) if isinstance(at, str) else tuple(at), most_tensors, output)
-    return _split_by_graph(model, request)
+    split_model = _split_by_graph(model, request)
+    if certify and CERTIFIES.get():
+        certify_split(split_model)
+    return split_model
+
+
+@contextmanager
+def no_certificates() -> Iterator[None]:
+    """Splits inside the block are not certified: whoever makes a model by its name certifies it afterwards, once, or knows that another
+    process does."""
+    token = CERTIFIES.set(False)
+    try:
+        yield
+    finally:
+        CERTIFIES.reset(token)
 
 
 def _inputs(example: Example) -> list[Tensor]:
@@ -139,7 +146,7 @@ def _units_by_graph(module: nn.Module, request: SplitRequest) -> ModuleSplit:
     def split_again(changed_module: nn.Module) -> SplitModel:
         return _split_by_graph(changed_module, request)
 
-    return ModuleSplit(module, units, message, split_again, request.names)
+    return ModuleSplit(module, units, message, split_again, request)
 
 
 def _flow(model: nn.Module, request: SplitRequest, training: bool) -> Flow:

@@ -1,6 +1,7 @@
-"""A SplitModel that was cut out of a module."""
+"""A SplitModel that was cut out of a module, and how that was asked for."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -8,6 +9,18 @@ from torch import Tensor, nn
 from hsfl.errors import InputError
 from hsfl.models.split.codegen import GraphUnit, Message, pack_pieces, plant
 from hsfl.models.units import SplitModel, norm_rates
+
+
+@dataclass(frozen=True)
+class SplitRequest:
+    """What a caller of `hsfl.split` asks for."""
+
+    inputs: Sequence[Tensor]  # the example batch
+    names: tuple[str, ...] = ()  # of the inputs, where they are given by name
+    at: tuple[str, ...] = ()  # parts of the module behind which to cut; empty: wherever the graph allows
+    most_tensors: int = 1  # that may cross a cut together
+    output: str | int | None = None  # which of several outputs is the model's
+
 
 SplitAgain = Callable[[nn.Module], SplitModel]
 
@@ -29,19 +42,36 @@ class ModuleSplit(SplitModel):
         units: Mapping[str, nn.Module],
         message: Message,
         split_again: SplitAgain,
-        names: tuple[str, ...] = (),
+        request: SplitRequest,
     ) -> None:
-        """message: what the first unit takes. split_again: splits another module in the same way. names: of the inputs, where the
-        module takes them by name."""
+        """message: what the first unit takes. split_again: splits another module in the same way."""
         super().__init__(units, dict.fromkeys(units, ""))
         self._split_again = split_again
-        self._origin = (module,)  # in a tuple, so that torch does not take the module for a part
-        self.message, self.names = message, names
+        self._origin: tuple[nn.Module, ...] = (module,)  # in a tuple, so that torch does not take the module for a part
+        self._request: tuple[SplitRequest, ...] = (
+            request,
+        )  # with tensors of the example, which are no part of the model
+        self.message, self.names = message, request.names
         self._norm_rates = norm_rates(module)
         self.input_dtype = None if message.dtype.is_floating_point else message.dtype
         for name, tensor in state_of(module).items():
             plant(self, name, tensor)
         self.train(module.training)
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the model is a copy, which knows neither the module that was split nor how that was asked for."""
+        return not self._origin
+
+    @property
+    def origin(self) -> nn.Module:
+        """The module that was split."""
+        return self._origin[0]
+
+    @property
+    def request(self) -> SplitRequest:
+        """How the module was split."""
+        return self._request[0]
 
     @property
     def norm_rates(self) -> list[float]:
@@ -67,7 +97,7 @@ class ModuleSplit(SplitModel):
     def whole(self) -> nn.Module:
         """The module that was split. Where the model is a copy, which does not know the module, or the module takes
         several tensors, this is the model itself, which runs its units one after another."""
-        return self._origin[0] if self._origin and self.message.is_plain else self
+        return self if self.is_copy or not self.message.is_plain else self.origin
 
     def changed(self, change: Callable[[nn.Module], nn.Module]) -> SplitModel:
         """The module after a change to its layers, split anew."""
@@ -95,7 +125,7 @@ class ModuleSplit(SplitModel):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, or what another process gets, has the units and no longer the module, whose class may be known here alone."""
-        return self.__dict__ | {"_split_again": None, "_origin": ()}
+        return self.__dict__ | {"_split_again": None, "_origin": (), "_request": ()}
 
 
 def _held(unit: nn.Module) -> dict[str, str]:

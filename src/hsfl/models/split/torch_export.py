@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch._dynamo.exc import UserError
 from torch.autograd.function import Function
 from torch.export import Dim, ExportedProgram
 
@@ -26,6 +25,7 @@ BATCH_FIXED = ("specialized it to be a constant",)
 BATCH_GUARDED = ("Constraints violated", "constraints violated", "not all values of batch")
 MOST_TRIED = 300  # a condition is tried for all batch sizes below this
 HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 def export_module(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str], training: bool) -> ExportedProgram:
@@ -46,6 +46,8 @@ def export_module(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[s
 def _export(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str]) -> ExportedProgram:
     """Export with the batch size as a symbol. If torch cannot prove its conditions on the batch size and the module has
     one input, the symbol is left to torch, provided that the conditions hold for every batch size that is tried."""
+    from torch._dynamo.exc import UserError  # here, because it loads sympy, and only models that are split need it
+
     args, by_name = ((), dict(zip(names, inputs))) if names else (tuple(inputs), {})
 
     def with_batch(batch: Any) -> ExportedProgram:
@@ -129,6 +131,13 @@ def _error_sentence(module: nn.Module, inputs: Sequence[Tensor], error: Exceptio
             f"{name} cannot be split: it returns something else than tensors ({error_text[:90]}); return one tensor "
             "(use_cache=False in transformers)"
         )
+    if "nn_module_stack" in error_text:
+        return f"{name} cannot be split: {place} gives a buffer the tensor of another one; copy it instead, self.a = self.b.clone(), {IN_ORDER}"
+    if "fake tensor in the exported program" in error_text:
+        return (
+            f"{name} cannot be split: {place} does what no graph can hold, such as .data or torch.autograd.grad; write it with torch's "
+            f"operations (under torch.no_grad() instead of .data), {IN_ORDER}"
+        )
     shapes = " and ".join(f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in inputs)
     reason = re.sub(r"\bs\d+\b", "batch", error_text)[:200] or type(error).__name__
     return (
@@ -199,4 +208,10 @@ def _check_hooks(module: nn.Module) -> None:
             raise InputError(
                 f"{type(module).__name__} cannot be split: its part {name!r} ({type(submodule).__name__}) has a hook on its backward "
                 f"pass, which a graph does not hold; remove it, {IN_ORDER}"
+            )
+    for name, parameter in module.named_parameters():
+        if any(getattr(parameter, hooks, None) for hooks in HOOKS_OF_TENSORS):
+            raise InputError(
+                f"{type(module).__name__} cannot be split: its parameter {name!r} has a hook on its gradient, which a copy of the parameter does "
+                "not have, and clients train copies; remove it"
             )

@@ -188,8 +188,8 @@ def _drop_checks(graph: fx.Graph) -> None:
 
 
 def _hasten_assignments(graph: fx.Graph) -> None:
-    """`self.buffer = value` stands as a copy at the end of a graph. Put the copy where the value is known, so that it
-    stands in the way of no cut."""
+    """`self.buffer = value` stands as a copy at the end of a graph. Put the copy where the value is known and no longer changed, and
+    the buffer's old value no longer read, so that it stands in the way of no cut."""
     order = {node: i for i, node in enumerate(graph.nodes)}
     for node in list(graph.nodes):
         if node.target is not torch.ops.aten.copy_.default or node.users or node.args[0].op != "placeholder":
@@ -198,8 +198,17 @@ def _hasten_assignments(graph: fx.Graph) -> None:
         if isinstance(value, fx.Node) and _storage(value) == _storage(buffer):
             graph.erase_node(node)  # it was changed in place already
             continue
-        before = [user for user in (*buffer.users, value) if user is not node]
-        max(before, key=order.__getitem__).append(node)
+        before = [user for user in order if user is not node and _must_come_before(user, buffer, value)]
+        max((*before, *node.all_input_nodes), key=order.__getitem__).append(node)
+
+
+def _must_come_before(call: fx.Node, buffer: fx.Node, value: Any) -> bool:
+    """Whether an operation uses the memory of a buffer, or changes that of the value which the buffer is to have."""
+    if call.op != "call_function":
+        return False
+    memory = {_storage(arg) for arg in call.all_input_nodes if isinstance(arg.meta.get("val"), Tensor)}
+    changes = getattr(getattr(call.target, "_schema", None), "is_mutable", False)
+    return _storage(buffer) in memory or (changes and isinstance(value, fx.Node) and _storage(value) in memory)
 
 
 def _storage(node: fx.Node) -> int:
@@ -222,6 +231,14 @@ def _output(program: ExportedProgram, module: nn.Module, choice: str | int | Non
     if not isinstance(output_node, fx.Node) or not isinstance(output_node.meta.get("val"), Tensor):
         raise InputError(f"{name} returns no tensor{'' if choice is None else f' as {choice!r}'}; return one")
     return output_node
+
+
+def one_output(answer: Any, choice: str | int | None, name: str) -> Tensor:
+    """The one tensor of what a module returned. name: of the module, for errors."""
+    if choice is not None:
+        chosen: Tensor = _pick(answer, choice, name)
+        return chosen
+    return next(leaf for leaf in pytree.tree_leaves(answer) if isinstance(leaf, Tensor))
 
 
 def _names_of(structure: Any) -> str:

@@ -15,8 +15,9 @@ from hsfl.allocation.policies import Policy, policy
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.formats import percent, seconds
-from hsfl.framework_table import PROPOSED, method
+from hsfl.framework_table import PROPOSED
 from hsfl.network.clock import Why
+from hsfl.planning.cuts import planned_framework
 from hsfl.planning.fleet_from_file import fleet_notes
 from hsfl.planning.plans.plan_large import CrowdSamples, PlanCrowd, crowd_notes
 from hsfl.planning.plans.plan_rounds import ClientPlan, PlanRounds, PlanTask, plan_rounds
@@ -24,11 +25,13 @@ from hsfl.planning.plans.unit_slips import unit_note
 from hsfl.planning.policy_cuts import cut_request, limit_note
 from hsfl.planning.rounds.allocators import own_policy
 from hsfl.planning.rounds.participation import CutTask, is_crowd
+from hsfl.planning.rounds.round_clock import Extras
 from hsfl.planning.rounds.straggler import explain_straggler, longest_phase, work_of
 from hsfl.planning.world import World, count_batches
 
 Array = np.ndarray
 OTHER_CUTS_S = 10.0  # real seconds in which other cuts of one client are tried
+NO_EXTRAS = Extras()
 
 
 @dataclass(frozen=True)
@@ -61,13 +64,24 @@ def _planned_policy(config: RunConfig) -> str:
     return own_policy(config.allocation.policy, PROPOSED)
 
 
-def make_plan(config: RunConfig, world: World, num_samples: Array, progress: OnProgress | None = None) -> Plan:
+def make_plan(
+    config: RunConfig,
+    world: World,
+    num_samples: Array,
+    progress: OnProgress | None = None,
+    extras: Extras = NO_EXTRAS,
+) -> Plan:
     """The cuts that are proposed or that the policy's rule gives, the allocation of the first sample, and the mean round of all
-    policies over the samples. num_samples: [K] training samples of each client."""
+    policies over the samples.
+
+    num_samples: [K] training samples of each client. extras: what the planned framework sends and trains besides HSFL's round.
+    """
+    world = extras.charged(world)
     if is_crowd(world):
-        return _plan_crowd(config, world, num_samples, progress)
+        return _plan_crowd(config, world, num_samples, progress, extras.passes)
     _check_sharing(config, world)
-    task, name = CutTask(config, world, count_batches(config, num_samples)), _planned_policy(config)
+    num_batches, name = extras.passes * count_batches(config, num_samples), _planned_policy(config)
+    task = CutTask(config, world, num_batches)
     request = cut_request(task, on_progress=progress or ignore_progress, threads=2)
     proposed, chosen = policy("proposed").choose(request), policy(name, config.options)
     rounds = plan_rounds(PlanTask(task, request, chosen, proposed.cuts))
@@ -113,10 +127,10 @@ def _check_sharing(config: RunConfig, world: World) -> None:
         )
 
 
-def _plan_crowd(config: RunConfig, world: World, num_samples: Array, progress: OnProgress | None) -> Plan:
+def _plan_crowd(config: RunConfig, world: World, num_samples: Array, progress: OnProgress | None, passes: int) -> Plan:
     """The plan of many clients or several cells. Every policy is timed with the cuts that a run plans for it."""
-    config_as_hsfl, name = config.model_copy(update={"framework": _planned_framework(config)}), _planned_policy(config)
-    samples = CrowdSamples(config, world, num_samples)
+    config_as_hsfl, name = config.model_copy(update={"framework": planned_framework(config)}), _planned_policy(config)
+    samples = CrowdSamples(config, world, num_samples, passes)
     rounds_under = {
         policy_name: samples.under(config_as_hsfl, policy_name, progress)
         for policy_name in dict.fromkeys((name, "proposed", "even"))
@@ -228,7 +242,7 @@ def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:
 
 def _other_run_note(config: RunConfig) -> list[str]:
     """Where `hsfl run` with the config would not do what is planned: in which settings, and the way to run the plan."""
-    framework = _planned_framework(config)
+    framework = planned_framework(config)
     as_hsfl = framework == config.framework
     cuts = "planned" if config.fleet.cuts == "auto" else config.fleet.cuts
     policy = own_policy(config.allocation.policy, framework)
@@ -248,12 +262,6 @@ def _other_run_note(config: RunConfig) -> list[str]:
     return [
         f"a run of this config is not the run that is planned, since its {present_values}; to run as planned, {keep}set {wanted}"
     ]
-
-
-def _planned_framework(config: RunConfig) -> str:
-    """The config's framework where its clients have cuts and copies of their own, as in HSFL; else HSFL."""
-    row = method(config.framework)
-    return config.framework if row.own_cuts and row.copy_per_client and row.timeline is None else PROPOSED
 
 
 def device_table(

@@ -20,7 +20,7 @@ from hsfl.network.channel import Ofdma
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.planning.cuts import choose_cuts
 from hsfl.planning.rounds.participation import SAMPLED_ROUNDS, CutTask, times_drawn
-from hsfl.planning.rounds.round_clock import RoundClock
+from hsfl.planning.rounds.round_clock import Extras, RoundClock
 from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray
@@ -65,10 +65,13 @@ class CrowdRounds:
 
 
 class CrowdSamples:
-    """Rounds to plan a crowd on: `allocation.samples` of them where somebody set it, else as few as cuts are planned on."""
+    """Rounds to plan a crowd on: `allocation.samples` of them where somebody set it, else as few as cuts are planned on.
 
-    def __init__(self, config: RunConfig, world: World, num_samples: Array) -> None:
-        self.world, self.num_samples = world, num_samples
+    passes: over a client's batches in a round.
+    """
+
+    def __init__(self, config: RunConfig, world: World, num_samples: Array, passes: int = 1) -> None:
+        self.world, self.num_samples, self.extras = world, num_samples, Extras(passes=passes)
         wanted = config.allocation.samples if "samples" in config.allocation.model_fields_set else SAMPLED_ROUNDS
         draws = sample_draws(world, wanted)
         self.played = replace(world, recorded=draws)  # a clock plays the samples back, as it would play a history
@@ -78,8 +81,9 @@ class CrowdSamples:
     def under(self, config: RunConfig, policy: str, progress: OnProgress | None = None) -> CrowdRounds:
         """The rounds of a run with this policy. config: whose framework has a cut for each client."""
         config, began = _with_policy(config, policy), time.monotonic()
-        cuts, note = choose_cuts(CutTask.of_run(config, self.world, self.num_samples))
-        took_s, clock = time.monotonic() - began, RoundClock(config, self.played, cuts, self.num_samples)
+        cuts, note = choose_cuts(CutTask.of_run(config, self.world, self.num_samples, self.extras.passes))
+        took_s = time.monotonic() - began
+        clock = RoundClock(config, self.played, cuts, self.num_samples, self.extras)
         rounds: list[Clocked] = []
         for clocked in self._clocked(clock):
             rounds.append(clocked)
@@ -95,7 +99,8 @@ class CrowdSamples:
             return [
                 allocation_note.get("lower_bound_s", timeline.round_s) for timeline, allocation_note in planned.rounds
             ]
-        proposed = RoundClock(_with_policy(config, "proposed"), self.played, planned.cuts, self.num_samples)
+        config = _with_policy(config, "proposed")
+        proposed = RoundClock(config, self.played, planned.cuts, self.num_samples, self.extras)
         pairs = zip(self._clocked(proposed), planned.rounds)
         return [
             min(allocation_note.get("lower_bound_s", timeline.round_s), even.round_s)

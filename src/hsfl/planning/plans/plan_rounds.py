@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from hsfl.allocation.answer import Allocation, phases_of
-from hsfl.allocation.cuts.radio import LEAST_S, RadioRounds
+from hsfl.allocation.cuts.bound import LEAST_S
+from hsfl.allocation.cuts.radio import RadioRounds
 from hsfl.allocation.cuts.search import CutRequest
 from hsfl.allocation.measured_links import MeasuredRounds, optimal_cycles
 from hsfl.allocation.policies import Policy, policy

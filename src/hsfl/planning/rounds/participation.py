@@ -127,10 +127,10 @@ class CutTask:
     sampled: Sampled | None = None  # rounds to plan a crowd on; without them, everyone takes part
 
     @classmethod
-    def of_run(cls, config: RunConfig, world: World, num_samples: Array) -> "CutTask":
-        """The task of a run. num_samples: [K] training samples, as the clock charges them."""
+    def of_run(cls, config: RunConfig, world: World, num_samples: Array, passes: int = 1) -> "CutTask":
+        """The task of a run. num_samples: [K] training samples, as the clock charges them. passes: over a client's batches in a round."""
         sampled = _sampled_rounds(config, num_samples) if is_crowd(world) else None
-        return cls(config, world, count_batches(config, num_samples), sampled)
+        return cls(config, world, passes * count_batches(config, num_samples), sampled)
 
     @property
     def batch_size(self) -> int:

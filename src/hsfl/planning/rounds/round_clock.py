@@ -45,6 +45,20 @@ class Extras:
     down_bits: tuple[float, ...] = ()  # [num_units + 1] the same, down to the client
     passes: int = 1  # over a client's batches in a round
 
+    def charged(self, world: World) -> World:
+        """The world as a search for cuts sees it, in which a head travels with what a method sends besides."""
+        if not (self.up_bits or self.down_bits):
+            return world
+        up_bits, down_bits = _sum_of(world.cost.model_bits, self.up_bits), _sum_of(world.cost.down_bits, self.down_bits)
+        both_ways = np.array_equal(up_bits, down_bits)
+        cost = replace(world.cost, model_bits=up_bits, model_down_bits=None if both_ways else down_bits)
+        return replace(world, cost=cost)
+
+
+def _sum_of(bits: Array, method_bits: tuple[float, ...]) -> Array:
+    """What travels one way, [C], with what a method sends besides."""
+    return bits + np.array(method_bits) if method_bits else bits
+
 
 @dataclass(frozen=True)
 class Dealt:
@@ -86,8 +100,7 @@ class RoundClock:
 
     def _travels(self, head_bits: Array, method_bits: tuple[float, ...]) -> Array:
         """What travels one way, [C]: the head with what goes along with it, and what a method sends besides."""
-        bits: Array = self.extras.heads_travel * (head_bits + self.extras.head_bits)
-        return bits + np.array(method_bits) if method_bits else bits
+        return _sum_of(self.extras.heads_travel * (head_bits + self.extras.head_bits), method_bits)
 
     def _round(self, round_index: int, chosen: tuple[int, ...]) -> tuple[Timeline, dict[str, Any]]:
         """The timeline of a round (0, 1, ...) in which the clients `chosen` are to take part, and what its record says of the

@@ -6,11 +6,10 @@ from torch import Tensor
 from hsfl.errors import InputError
 from hsfl.formats import size
 from hsfl.framework_table import method
+from hsfl.models.cost_table import BITS_PER_BYTE
 from hsfl.planning.world import OPTIMIZER_STATES
 from hsfl.runs.prepare import Bench
 from hsfl.training.speed import free_memory_bits, machine_memory_bits
-
-BITS_PER_BYTE = 8
 
 
 def check_memory(bench: Bench, num_processes: int) -> str | None:

@@ -14,6 +14,7 @@ from hsfl.framework_table import copy_per_client_names, method
 from hsfl.models.recipes import find_recipe
 from hsfl.network.devices import MANY_CLIENTS
 from hsfl.planning.cuts import looks_at_cuts
+from hsfl.planning.fair_defaults import one_cut_of
 from hsfl.planning.rounds.allocators import policy_of
 from hsfl.planning.rounds.cpsl_policy import plans_one_cut, takes_turns
 from hsfl.planning.rounds.measured_queue import divides_server
@@ -102,6 +103,17 @@ def _searches_no_cuts(c: RunConfig) -> bool:
     return c.fleet.cuts not in ("auto", "planned") or not looks_at_cuts(c)
 
 
+def _may_try_one_cut(c: RunConfig) -> bool:
+    """Whether one cut for all clients may be chosen by its rounds under a policy."""
+    row = method(c.framework)
+    return row.copy_per_client and row.timing.cut == "any" and not looks_at_cuts(c)
+
+
+def _tries_one_cut(c: RunConfig) -> bool:
+    """Whether one cut for all clients is chosen by its rounds under the policy."""
+    return plans_one_cut(c) or (_may_try_one_cut(c) and one_cut_of(c) == "fastest")
+
+
 def _is_at_prices(c: RunConfig) -> bool:
     """Whether cuts answer to prices (docs/allocation.md), because there are many clients or several cells."""
     return _has_radio(c) and (c.network.cells > 1 or c.fleet.num_clients > MANY_CLIENTS)
@@ -113,6 +125,10 @@ def _is_own_model(c: RunConfig) -> bool:
 
 # Model and training
 GIVEN_MODEL = Reason(_is_own_model, "the model was given itself, and is trained as it is; leave it out")
+CUT_BY_HAND = Reason(
+    lambda c: not _is_own_model(c) and not find_recipe(c.model.name).is_split,
+    "{c.model.name} is cut by hand, so nothing is certified; leave it out",
+)
 NO_NORM = Reason(lambda c: not find_recipe(c.model.name).has_norm, "{c.model.name} has no BatchNorm; leave it out")
 OTHER_NORM = Reason(lambda c: c.model.norm != "batch", "model.norm={c.model.norm} leaves no BatchNorm; leave it out")
 NO_STEM = Reason(lambda c: not find_recipe(c.model.name).stem, "{c.model.name} has no stem to choose; leave it out")
@@ -173,6 +189,11 @@ POLICY_IS_EVEN = Reason(
     "the even allocation solves nothing; set allocation.policy=proposed, or leave it out",
     runs_only=True,
 )
+ONE_CUT_UNTRIED = Reason(
+    lambda c: _may_try_one_cut(c) and not _tries_one_cut(c),
+    "the one cut for all clients is not searched; set fleet.one_cut=fastest, or leave it out",
+    runs_only=True,
+)
 NO_SEARCH = Reason(_searches_no_cuts, "no cuts are searched; set fleet.cuts=planned, or leave it out", runs_only=True)
 CUTS_BY_RULE = Reason(
     lambda c: policy_of(c).chooses_cuts,
@@ -199,6 +220,7 @@ UNUSED: dict[str, list[Reason]] = {
     "model.stem": [GIVEN_MODEL, NO_STEM],
     "model.dropout": [GIVEN_MODEL],
     "model.init_weights": [GIVEN_MODEL],
+    "model.certify": [GIVEN_MODEL, CUT_BY_HAND],
     "data.alpha": [_needs("data.partition", "dirichlet", "quantity_skew")],
     "data.classes_per_client": [_needs("data.partition", "shards")],
     "data.split": [_needs("data.name", "ham10000")],
@@ -256,9 +278,10 @@ UNUSED: dict[str, list[Reason]] = {
     "allocation.policy": [KEEPS_EVEN.unless(lambda c: c.allocation.policy in ("own", "even"))],
     "allocation.cuts": SEARCH,
     "allocation.samples": [
-        NO_SEARCH.unless(plans_one_cut),
+        ONE_CUT_UNTRIED,
+        NO_SEARCH.unless(_tries_one_cut),
         POLICY_IS_EVEN,
-        CUTS_WITHOUT_ROUNDS.unless(plans_one_cut),
+        CUTS_WITHOUT_ROUNDS.unless(_tries_one_cut),
         replace(AT_PRICES, runs_only=True),  # a plan at prices samples rounds
     ],
     "allocation.sharing": SOLVER,

@@ -66,6 +66,7 @@ except ImportError:  # Windows
 
 
 LOCK = ".lock"  # the file's name
+TIMING = "timing.json"  # the file of a run that was timed and not trained
 LONGEST_PATH_NAME = 100  # letters
 COPIED = tuple(f"{section}.{field}" for section, field in KEPT)
 

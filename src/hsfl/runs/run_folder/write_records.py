@@ -14,7 +14,7 @@ import numpy as np
 from hsfl.config import RunConfig
 from hsfl.data.partition import class_counts, sizes_of
 from hsfl.errors import InputError, install_extra
-from hsfl.formats import all_rounded, counted, quantiles
+from hsfl.formats import DIGITS, all_rounded, counted, quantiles
 from hsfl.frameworks.framework import Framework, RoundResult, Task
 from hsfl.network.clock import PHASES, Timeline, Why
 from hsfl.network.devices import MANY_CLIENTS, Fleet
@@ -34,7 +34,6 @@ from hsfl.runs.run_folder.records import (
 from hsfl.training.evaluation import Quality
 
 Array = np.ndarray
-DIGITS = 7  # of recorded phases: enough for a chart, and a third of the file
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from hsfl.runs.run_folder.provenance import check_plugins
 from hsfl.runs.run_folder.records import CompareRecord, ContenderRecord, CutsRecord
 from hsfl.runs.studies.contender_names import settle_contenders
 from hsfl.runs.studies.contenders import contender, labels_of
-from hsfl.runs.studies.run_many import Piece, Show, run_all
+from hsfl.runs.studies.run_many import ONE_SEED, ManyRuns, Piece, Show, run_all
 from hsfl.runs.studies.shared_training import learning_key, num_rounds_if_shared, take_over
 
 
@@ -38,21 +38,15 @@ def run_contenders(
     base: RunConfig,
     texts: Sequence[str],
     out: Path,
-    num_seeds: int = 1,
-    jobs: int = 1,
-    show: Show | None = None,
-    dataset: Dataset | None = None,
-    model: SplitModel | None = None,
+    many: ManyRuns = ONE_SEED,
     train_once: bool = False,
 ) -> RunConfig:
     """Run every contender with the seeds base.seed, base.seed + 1, ...; returns the base with its budget filled in.
 
     base: the settings that all contenders share. texts: the contenders. out: the folder of the comparison.
-    jobs: how many runs are made side by side, each in a process of its own. show: is told how far they are.
-    dataset, model: given from Python instead of those that the config names, for all contenders.
     train_once: of contenders that learn the same in a round (`shared_training`) only the one with most rounds is trained.
     """
-    show = show or Show()
+    show, dataset, model = many.show, many.dataset, many.model
     labels_of(texts)
     for text in texts:
         contender(base, text)
@@ -61,9 +55,9 @@ def run_contenders(
         clear_scratch(out)
         seen = read_data(base, dataset)
         benches = Benches(dataset, model)
-        base, contenders = _check_and_set_budget(base, texts, out, num_seeds, stored, show, seen, benches)
+        base, contenders = _check_and_set_budget(base, texts, out, many.num_seeds, stored, show, seen, benches)
         pieces = []
-        for seed in range(base.seed, base.seed + num_seeds):
+        for seed in range(base.seed, base.seed + many.num_seeds):
             seeded = with_one_fleet(with_changes(base, [f"seed={seed}"]), texts, seen, model)
             for text, settled in zip(texts, contenders):
                 config, path = without_auto(contender(seeded, text)), run_path(out, settled.folder, seed)
@@ -71,7 +65,7 @@ def run_contenders(
         leaders = _leaders(pieces, benches) if train_once else {}
         pieces = [replace(piece, cuts=benches.cuts(piece.path)) for piece in pieces]
         trained = [piece for piece in pieces if piece.path not in leaders]
-        run_all(trained, partial(run_piece, dataset=dataset, model=model), has_ended, jobs, show)
+        run_all(trained, partial(run_piece, dataset=dataset, model=model), has_ended, many.jobs, show)
         for piece in pieces:
             if piece.path in leaders and not has_ended(piece):
                 leader = leaders[piece.path]

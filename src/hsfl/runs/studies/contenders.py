@@ -79,11 +79,14 @@ def _checked_name(name: str, text: str, framework: str) -> str:
 
 def labels_of(texts: Sequence[str]) -> list[str]:
     """The label of each contender; an error where two contenders have one label."""
-    contenders = [read_contender(text) for text in texts]
-    labels = [asked.label for asked in contenders]
-    if len({asked.label.casefold() if asked.is_named else asked.label for asked in contenders}) < len(labels):
-        raise InputError(f"a contender stands twice in {', '.join(labels)}; name each once")
-    return labels
+    seen: dict[str, Contender] = {}
+    for asked in map(read_contender, texts):
+        twin = seen.setdefault(asked.label.casefold() if asked.is_named else asked.label, asked)
+        if twin.text != asked.text:
+            raise InputError(f"{twin.text} and {asked.text} are both called {asked.label}; give each a name of its own")
+        if twin is not asked:
+            raise InputError(f"the contender {asked.label} stands twice; name each once")
+    return [asked.label for asked in seen.values()]
 
 
 def contender(base: RunConfig, text: str) -> RunConfig:

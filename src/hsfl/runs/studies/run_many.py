@@ -11,8 +11,10 @@ import torch
 from rich.console import Console
 
 from hsfl.config import RunConfig
+from hsfl.data.registry import Dataset
 from hsfl.errors import InputError
 from hsfl.formats import duration
+from hsfl.models.units import SplitModel
 from hsfl.runs.progress import Observer, Warnings, observer, without_numbers
 from hsfl.runs.run_folder.records import CutsRecord
 from hsfl.runs.studies.process_pool import in_processes
@@ -65,6 +67,20 @@ class Show:
     def warns(self, piece: Piece, message: str) -> None: ...
 
     def says(self, message: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class ManyRuns:
+    """How the runs of a comparison or of a sweep are made."""
+
+    num_seeds: int = 1  # the base's seed and those that follow it
+    jobs: int = 1  # how many runs are made side by side, each in a process of its own
+    show: Show = field(default_factory=Show)  # is told how far they are
+    dataset: Dataset | None = None  # given from Python instead of the one that the config names, for all runs
+    model: SplitModel | None = None  # likewise
+
+
+ONE_SEED = ManyRuns()
 
 
 class ConsoleShow(Show):

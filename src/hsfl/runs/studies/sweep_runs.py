@@ -19,6 +19,7 @@ from hsfl.files import clear_scratch, read_json, read_record, write_json
 from hsfl.frameworks import find_framework
 from hsfl.models.units import SplitModel
 from hsfl.planning.fair_defaults import without_auto
+from hsfl.planning.rounds.allocators import policy_of
 from hsfl.runs.budget import charged_s, fits_budget
 from hsfl.runs.checks.clock_notes import clock_notes
 from hsfl.runs.client_data import read_data
@@ -26,17 +27,16 @@ from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import prepare
 from hsfl.runs.progress import Observer
 from hsfl.runs.run_folder.environment import check_inputs, input_digests
-from hsfl.runs.run_folder.folder import RunFolder, holds_something, run_path
+from hsfl.runs.run_folder.folder import TIMING, RunFolder, holds_something, run_path
 from hsfl.runs.run_folder.provenance import check_plugins
 from hsfl.runs.run_folder.records import ContenderRecord, ContendersRecord
 from hsfl.runs.studies.compare_runs import run_piece, with_one_fleet
 from hsfl.runs.studies.contender_names import settle_contenders
 from hsfl.runs.studies.contenders import contender, labels_of
 from hsfl.runs.studies.grid import Grid, check_contenders
-from hsfl.runs.studies.run_many import Piece, Show, run_all
+from hsfl.runs.studies.run_many import ONE_SEED, ManyRuns, Piece, Show, run_all
 
 FILE = "sweep.json"
-TIMING = "timing.json"  # of a run that was timed and not trained
 ENDED = ("finished", "budget", "diverged")  # a run that diverged would do so again
 
 
@@ -45,29 +45,23 @@ def run_sweep(
     grid: Grid,
     texts: Sequence[str],
     out: Path,
-    num_seeds: int = 1,
-    jobs: int = 1,
+    many: ManyRuns = ONE_SEED,
     plan_only: bool = False,
     target: float | None = None,
-    show: Show | None = None,
-    dataset: Dataset | None = None,
-    model: SplitModel | None = None,
 ) -> None:
     """Run every contender at every point with seeds base.seed, base.seed + 1, ...
 
     base: the settings that all points share. grid: the points. texts: the contenders. out: the folder of the sweep.
-    jobs: how many runs are made side by side, each in a process of its own.
     plan_only: choose cuts and allocate for every round, and train nothing.
-    target: a value of the task's first metric, kept for the report. show: is told how far the runs are.
-    dataset, model: given from Python instead of those that the config names, for all runs.
+    target: a value of the task's first metric, kept for the report.
     """
-    show = show or Show()
+    show, dataset, model = many.show, many.dataset, many.model
     check_contenders(grid, texts)
     with RunFolder(out).locked():  # two sweeps with different settings would mix their runs
         stored = _check_same(out, base, grid, plan_only)
         everyone, labels = settle_contenders(grid.points[0].config, texts, stored.contenders, out), labels_of(texts)
         clear_scratch(out)
-        seeds = range(base.seed, base.seed + num_seeds)
+        seeds = range(base.seed, base.seed + many.num_seeds)
         contenders = {text: everyone[label] for text, label in zip(texts, labels)}
         pieces = [piece for seed in seeds for piece in _pieces(grid, contenders, out, seed, dataset, model)]
         is_done = _is_timed if plan_only else _has_ended
@@ -78,7 +72,7 @@ def run_sweep(
         write_json(out / FILE, about | _sweep_record(base, grid, seeds, plan_only) | {"target": target})
         show.says(_what_follows(base, plan_only))
         work = partial(_time_piece if plan_only else run_piece, dataset=dataset, model=model)
-        run_all(pieces, work, is_done, jobs, show)
+        run_all(pieces, work, is_done, many.jobs, show)
 
 
 def _pieces(
@@ -102,16 +96,24 @@ def _pieces(
 
 
 def _check_fit(pieces: Sequence[Piece], show: Show, dataset: Dataset | None, model: SplitModel | None) -> None:
-    """Refuse cuts and models that do not fit, before anything is trained. Planned cuts always fit, and take long to
-    find, so they are not tried here."""
+    """Refuse cuts, models and links that do not fit, before anything is trained. Cuts that are searched always fit, and take long
+    to find, so the deepest stand in for them."""
     show.says(f"checking the settings of {len(pieces)} runs") if len(pieces) > 1 else None
     for piece in pieces:
-        if piece.config.fleet.cuts == "planned":
-            continue
         try:
-            prepare(piece.config, dataset, model)
+            prepare(_with_cuts_unsearched(piece.config), dataset, model)
         except InputError as error:
             raise InputError(f"{piece.name}: {error}") from None
+
+
+def _with_cuts_unsearched(config: RunConfig) -> RunConfig:
+    """The config with the deepest cuts in the place of those that would be searched."""
+    fleet, deepest = config.fleet, {}
+    if fleet.cuts in ("planned", "fastest") and not policy_of(config).chooses_cuts:
+        deepest["cuts"] = "max_cut"
+    if fleet.one_cut == "fastest":
+        deepest["one_cut"] = "max_cut"
+    return config.model_copy(update={"fleet": fleet.model_copy(update=deepest)})
 
 
 def _what_follows(base: RunConfig, plan_only: bool) -> str:
