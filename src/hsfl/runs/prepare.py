@@ -39,6 +39,7 @@ from hsfl.runs.checks.unused_settings import refuse_wherever_given
 from hsfl.runs.client_data import charged_subset_note, client_names, data_notes, divide_samples, read_data
 from hsfl.runs.run_folder.records import CutsRecord
 from hsfl.tasks import check_loss, find_task
+from hsfl.training.attack import LabelFlip, attackers
 from hsfl.training.batches import Feed, Images, resized
 from hsfl.training.losses import Goal
 from hsfl.training.norm_statistics import NormLayers
@@ -102,7 +103,7 @@ def prepare(
     world = make_world(config, train.shape, dataset.num_classes, split).named(client_names(config, dataset))
     num_samples = config.network.sample_scale * indices.sizes
     chosen, plan_note = _cuts(config, world, num_samples, cuts)
-    feed = Feed(train, indices, config.seed, config.data.augment)
+    feed = Feed(train, indices, config.seed, config.data.augment, _label_flip(config, dataset))
     task = _make_task(config, fitted, feed, world, num_samples, chosen, goal)
     notes = (*data_notes(config, dataset), *_norm_notes(config, fitted, indices), *_receiver_notes(config))
     if pixel_shape is not None:
@@ -152,6 +153,17 @@ def _largest(train: Images, dataset: Dataset) -> Tensor:
     if dataset.vocabulary is not None:
         sample.view(-1)[0] = dataset.vocabulary - 1
     return sample
+
+
+def _label_flip(config: RunConfig, dataset: Dataset) -> LabelFlip | None:
+    """The clients whose labels a simulated attack flips."""
+    if config.attack.kind != "label_flip":
+        return None
+    if dataset.targets != "classes":
+        raise InputError(
+            f"attack.kind is 'label_flip' but {dataset.name} has {dataset.targets}, not classes; take sign_flip, scaled_update or noise"
+        )
+    return LabelFlip(attackers(config), dataset.num_classes)
 
 
 def _check_loss(goal: Goal, model: SplitModel, train: Images, num_outputs: int) -> None:
