@@ -81,6 +81,33 @@ class Have:
 
 @strict
 @dataclass(frozen=True)
+class AskNorms:
+    """Main server to edge server, where `train.clip_norm` is set: how long are the updates of these clients' heads? Answered by Norms."""
+
+    attempt: Id
+    kept: Seats
+
+
+@strict
+@dataclass(frozen=True)
+class Norms:
+    """Edge server to main server: the squared length of each head's update, in multiples of clip_norm**2 * 2**-48."""
+
+    squared: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=100_000)]
+
+
+@strict
+@dataclass(frozen=True)
+class Clipped:
+    """Main server to edge server, before Swap: what the updates of these clients are multiplied with. Answered by Done."""
+
+    attempt: Id
+    kept: Seats
+    factors: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(max_length=100_000)]
+
+
+@strict
+@dataclass(frozen=True)
 class Swap:
     """Main server to edge server: the agreed clients and the common units `[start, stop)`. The main server's sum over
     these units follows in chunks, and the edge server's sum comes back.
