@@ -11,14 +11,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hsfl import dataset
 from hsfl.config import parse_config
+from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.framework import Task
 from hsfl.models.state import UnitState
+from hsfl.runs.prepare import prepare
+from hsfl.runs.studies.shared_training import round_bytes
 from hsfl.training.attack import LabelFlip, attackers
 from hsfl.training.clipping import parameter_stretches
 from hsfl.training.order_statistics import write_average
 from tests.laws.bench import NUM_CLASSES, assert_same, make_task, train, with_cuts
+from tests.naming import raises
+from tests.small_runs import tiny
 
 COUNTS = [9, 3, 16, 5, 2]
 CUTS = [2, 3, 5, 1, 2]
@@ -113,6 +119,16 @@ def test_bytes_between_the_servers_are_those_of_all_updates() -> None:
     assert result.bytes.edge_main == 3 * task.initial[1:5].num_bytes
 
 
+@pytest.mark.parametrize("average", ["mean", "median", "trimmed_mean"])
+def test_bytes_are_known_from_sizes_alone(average: str) -> None:
+    bench = prepare(tiny(f"train.average={average}"))
+    framework = find_framework("hsfl")(bench.task)
+    _, result = framework.round(framework.init(), [0, 2], 0)
+    assert dataclasses.asdict(round_bytes(bench, framework.cuts, 0, [0, 2], [0, 1, 2])) == dataclasses.asdict(
+        result.bytes
+    )
+
+
 @pytest.mark.parametrize("average", ["mean", "median"])
 def test_clients_that_keep_their_heads_are_clipped_by_their_tails(average: str) -> None:
     options = {"fsl": {"average": "server"}}
@@ -197,3 +213,32 @@ def test_a_minority_moves_a_median_no_further_than_honest_numbers_lie(honest: li
         write_average(after, states, rule, trim)
         assert min(honest) <= float(after.floats[0]) <= max(honest)
         assert float(after.floats.min()) == float(after.floats.max())
+
+
+def test_attackers_with_flipped_labels_come_from_the_settings_and_need_classes() -> None:
+    bench = prepare(tiny("attack.kind=label_flip", "attack.share=0.34"))
+    flip = bench.task.feed.label_flip
+    assert flip is not None
+    assert (flip.clients, flip.num_classes) == (attackers(bench.task.config), 10)
+    assert len(flip.clients) == 1
+    assert prepare(tiny("attack.kind=sign_flip")).task.feed.label_flip is None
+    data = dataset(np.zeros((12, 4), np.float32), np.linspace(0, 1, 12), task="regression")
+    with raises(InputError, "attack.kind", "label_flip", "numbers", "sign_flip"):
+        prepare(
+            parse_config(
+                {
+                    "data": {"name": "own"},
+                    "model": {"name": "mlp", "norm": "none"},
+                    "fleet": {"num_clients": 2, "cuts": 1},
+                    "attack": {"kind": "label_flip"},
+                }
+            ),
+            data,
+        )
+
+
+@pytest.mark.parametrize("setting", ["train.clip_norm=1.0", "train.average=median", "attack.kind=noise"])
+def test_frameworks_without_copies_refuse_each_with_the_reason(setting: str) -> None:
+    name, _, value = setting.partition("=")
+    with raises(InputError, name, value, "psl", "copy per client", "hsfl"):
+        prepare(tiny("framework=psl", setting))
