@@ -7,6 +7,8 @@ from pydantic import Field
 
 from hsfl.deploy.wire.message_fields import Count, Id, Long, Seats, Seconds, Small, Text, Units, strict
 
+SquaredNorm = Annotated[int, Field(ge=0, lt=2**1024)]  # of doubles, and so much longer than 64 bits at the worst
+
 
 @strict
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class AskNorms:
 class Norms:
     """Edge server to main server: the squared length of each head's update, in multiples of clip_norm**2 * 2**-48."""
 
-    squared: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=100_000)]
+    squared: Annotated[list[SquaredNorm], Field(max_length=100_000)]
 
 
 @strict
