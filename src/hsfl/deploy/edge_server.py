@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hsfl.deploy.clipped_sides import Factors, side_norms
 from hsfl.deploy.compute_queue import ComputeQueue
 from hsfl.deploy.logs import Log
 from hsfl.deploy.metrics import Metrics
@@ -38,7 +39,21 @@ from hsfl.deploy.wire.model_chunks import (
     sum_bytes,
     unpack_state,
 )
-from hsfl.deploy.wire.server_messages import Await, Begin, Done, GiveUnits, Have, Open, Seat, Standing, Swap, TakeUnits
+from hsfl.deploy.wire.server_messages import (
+    AskNorms,
+    Await,
+    Begin,
+    Clipped,
+    Done,
+    GiveUnits,
+    Have,
+    Norms,
+    Open,
+    Seat,
+    Standing,
+    Swap,
+    TakeUnits,
+)
 from hsfl.deploy.wire.transport import ServedMethod, read_request
 from hsfl.errors import InputError
 from hsfl.frameworks.framework import join
@@ -59,6 +74,7 @@ class EdgeRound:
     finished: dict[int, FinishedSide] = field(default_factory=dict)
     model_up_s: dict[int, float] = field(default_factory=dict)
     refused: dict[int, tuple[str, str]] = field(default_factory=dict)  # by seat: the reason in one word, and a sentence
+    factors: Factors | None = None  # what updates are multiplied with, where they are clipped
     up_bytes: int = 0
     down_bytes: int = 0
     began_s: float = field(default_factory=time.perf_counter)
@@ -81,16 +97,19 @@ def _check_head(content: bytes, like: UnitState, largest_values: tuple[float, ..
     return head
 
 
-def sum_kept_clients(state: UnitState, sides: Mapping[int, FinishedSide], kept: Sequence[int]) -> Server:
+def sum_kept_clients(
+    state: UnitState, sides: Mapping[int, FinishedSide], kept: Sequence[int], factors: Factors | None = None
+) -> Server:
     """A server that has summed the trained units of the kept clients. state: the units that the round began with. sides:
-    each client's trained units on this server, with its weight.
+    each client's trained units on this server, with its weight. factors: by which updates are clipped first.
 
     The grid of the sums follows from the samples of the kept clients, as in a simulation that keeps the same clients."""
     num_samples = sum(sides[seat].weight for seat in kept)
     server = Server(state, PartialSum.zero(state, num_samples))
     for seat in kept:
-        server.finish(seat, sides[seat].state, sides[seat].weight)
-    server.commit(kept)
+        side = sides[seat] if factors is None else factors.scaled(seat, state, sides[seat])
+        server.finish(seat, side.state, side.weight)
+        server.commit([seat])
     return server
 
 
@@ -114,6 +133,8 @@ class EdgeProcess:
             "GiveUnits": ServedMethod("stream_stream", main_only, self.give_units),
             "Open": ServedMethod("unary_unary", main_only, self.start_round),
             "Await": ServedMethod("unary_unary", main_only, self.await_heads),
+            "AskNorms": ServedMethod("unary_unary", main_only, self.tell_norms),
+            "Clip": ServedMethod("unary_unary", main_only, self.take_factors),
             "Swap": ServedMethod("stream_stream", main_only, self.swap_sums),
             "Fetch": ServedMethod("stream_stream", clients_only, self.send_head),
             "Upload": ServedMethod("stream_stream", clients_only, self.take_head),
@@ -261,12 +282,41 @@ class EdgeProcess:
             open_round.refused[seat.seat] = (error.reason, error.sentence[:1000])
             open_round.news.notify_all()
 
+    async def tell_norms(self, request: bytes, context: Any) -> bytes:
+        """Tell how long the updates of these clients' heads are."""
+        kit, message = self._begun_kit(), expect_message(request, AskNorms)[0]
+        open_round, clip = self._round_of_attempt(message.attempt), kit.clip
+        self._check_kept(open_round, message.kept)
+        if clip is None:
+            raise WireError("order", "this run does not clip updates (train.clip_norm)")
+        state, heads = open_round.state, open_round.finished
+        return pack_message(Norms(await self.compute.run(lambda: side_norms(clip, state, heads, message.kept))))
+
+    async def take_factors(self, request: bytes, context: Any) -> bytes:
+        """Learn what the updates of these clients are multiplied with in the swap that follows."""
+        kit, message = self._begun_kit(), expect_message(request, Clipped)[0]
+        open_round = self._round_of_attempt(message.attempt)
+        self._check_kept(open_round, message.kept)
+        if kit.clip is None or len(message.factors) != len(message.kept):
+            raise WireError(
+                "order", f"{len(message.factors)} factors for {len(message.kept)} clients of a run, clipped or not"
+            )
+        open_round.factors = Factors(kit.clip, dict(zip(message.kept, message.factors)))
+        return pack_message(Done())
+
+    def _check_kept(self, open_round: EdgeRound, kept: Sequence[int]) -> None:
+        """Refuse a list of clients whose heads are not complete at the edge server, and one that names a client twice."""
+        if not set(kept) <= open_round.finished.keys() or len(set(kept)) < len(kept):
+            raise WireError("order", "a client is to be kept whose head is not complete at the edge server")
+
     async def swap_sums(self, messages: Any, context: Any) -> None:
         """End a round: both servers sum the same clients, swap the sums of the common units, and divide."""
         message, _ = expect_message(await read_request(context), Swap)
         open_round = self._round_of_attempt(message.attempt)
-        if not set(message.kept) <= open_round.finished.keys() or len(set(message.kept)) < len(message.kept):
-            raise WireError("order", "a client is to be kept whose head is not complete at the edge server")
+        self._check_kept(open_round, message.kept)
+        known = open_round.factors.by_seat.keys() if open_round.factors is not None else set[int]()
+        if self._begun_kit().clip is not None and not set(message.kept) <= known:
+            raise WireError("order", "updates are clipped in this run, and a client's factor is not known yet")
         if not 0 <= message.start <= message.stop <= open_round.state.stop and message.start < message.stop:
             raise WireError("order", f"common units {message.start} to {message.stop} are not held by the edge server")
         server = await self._swap_and_merge(open_round, message, context)
@@ -282,8 +332,11 @@ class EdgeProcess:
     async def _swap_and_merge(self, open_round: EdgeRound, message: Swap, context: Any) -> Server:
         """The server with the sums of both servers. The main server's sum arrives while this server makes and sends its own."""
 
+        def sum_heads() -> Server:
+            return sum_kept_clients(open_round.state, open_round.finished, sorted(message.kept), open_round.factors)
+
         def sum_up() -> tuple[Server, PartialSum, bytes]:
-            server = sum_kept_clients(open_round.state, open_round.finished, sorted(message.kept))
+            server = sum_heads()
             edge_sum = server.send(message.start, message.stop)
             return server, edge_sum, sum_bytes(edge_sum)
 
@@ -293,9 +346,7 @@ class EdgeProcess:
             return server, edge_sum
 
         if message.start >= message.stop:
-            return await self.compute.run(
-                lambda: sum_kept_clients(open_round.state, open_round.finished, sorted(message.kept))
-            )
+            return await self.compute.run(sum_heads)
         limit = most_sum_bytes(open_round.state[message.start : message.stop])
         content, (server, edge_sum) = await both_results(collect(lambda: read_request(context), limit), give())
         await self.compute.run(lambda: server.merge(read_sum(content, edge_sum)))

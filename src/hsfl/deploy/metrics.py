@@ -16,7 +16,7 @@ LINKS = ("client_main", "client_edge", "main_edge")
 DIRECTIONS = ("up", "down")  # up: towards the main server, or from a client
 REASONS = (
     *("certificate", "expired", "key_usage", "name", "role", "revoked"),  # of hsfl.deploy.trust.identity.Refused
-    *("late", "disconnected", "protocol", "not_finite", "shape", "too_large", "order", "diverged", "other"),
+    *("late", "disconnected", "protocol", "not_finite", "shape", "too_large", "order", "diverged", "jump", "other"),
 )
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)  # bounds of the histograms
 

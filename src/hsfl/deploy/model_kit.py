@@ -15,6 +15,7 @@ from hsfl.models.units import SplitModel
 from hsfl.runs.client_data import expected_task
 from hsfl.runs.prepare import make_model
 from hsfl.tasks import DEFAULT
+from hsfl.training.clipping import Clip, clip_of
 from hsfl.training.step import Part
 
 Shape = tuple[int, ...]
@@ -59,6 +60,11 @@ class ModelKit:
         """The longest message that a client sends: a batch of smashed data and labels, and what describes them."""
         largest = max(prod(shape) for shape in self.shapes) * self.initial.floats.itemsize + 8
         return (self.config.train.batch_size + 1) * largest + (1 << 16)
+
+    @cached_property
+    def clip(self) -> Clip | None:
+        """How updates are clipped; None where they are not."""
+        return clip_of(self.config.train.clip_norm, self.model, self.layout)
 
     def make_part(self, start: int, stop: int) -> Part:
         """The units `[start, stop)`, ready to be trained."""

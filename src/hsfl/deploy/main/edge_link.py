@@ -26,7 +26,21 @@ from hsfl.deploy.wire.model_chunks import (
     sum_bytes,
     unpack_state,
 )
-from hsfl.deploy.wire.server_messages import Await, Begin, Done, GiveUnits, Have, Open, Seat, Standing, Swap, TakeUnits
+from hsfl.deploy.wire.server_messages import (
+    AskNorms,
+    Await,
+    Begin,
+    Clipped,
+    Done,
+    GiveUnits,
+    Have,
+    Norms,
+    Open,
+    Seat,
+    Standing,
+    Swap,
+    TakeUnits,
+)
 from hsfl.deploy.wire.transport import Peer, read_message
 from hsfl.errors import InputError
 from hsfl.models.state import UnitState
@@ -86,6 +100,19 @@ class EdgeLink:
     async def await_heads(self, attempt: str, known: int, wait_s: float) -> Have:
         """Whose heads are complete or refused, answered when these are more than `known`, or after `wait_s`."""
         return await self._ask("Await", Await(attempt, known, wait_s), Have, wait_s + CALL_S)
+
+    async def ask_norms(self, attempt: str, kept: list[int]) -> list[int]:
+        """The squared length of the update of each of these clients' heads."""
+        norms = (await self._ask("AskNorms", AskNorms(attempt, kept), Norms, LOAD_S)).squared
+        if len(norms) != len(kept):
+            raise InputError(
+                f"edge server: {len(norms)} lengths for {len(kept)} clients; install the same hsfl on both"
+            )
+        return norms
+
+    async def give_factors(self, attempt: str, kept: list[int], factors: list[float]) -> None:
+        """Tell what the updates of these clients are multiplied with."""
+        await self._ask("Clip", Clipped(attempt, kept, factors), Done)
 
     async def take_units(self, round: int, units: UnitState) -> None:
         """Give the edge server units that it lacks."""

@@ -58,6 +58,7 @@ class Tail:
     working_copy: Part | None  # in which the units are trained; None: the client holds all units
     lr: float
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    weight: int | None = None  # what the client counts in the average, where that is not num_samples
     dropped: str | None = None  # why the client was dropped
     end: End | None = None  # what the client said when its batches were done
 
@@ -78,11 +79,14 @@ class Tail:
             self.session = Session(self.working_copy)
 
     @property
+    def counts_as(self) -> int:
+        """What the client counts in the average."""
+        return self.num_samples if self.weight is None else self.weight
+
+    @property
     def side(self) -> FinishedSide:
         """The trained units, with the client's weight."""
-        return FinishedSide(
-            self.state if self.working_copy is None else self.working_copy.state, float(self.num_samples)
-        )
+        return FinishedSide(self.state if self.working_copy is None else self.working_copy.state, float(self.counts_as))
 
     def enter(self, stream: object) -> int:
         """A stream of the client begins; the one before no longer counts. Returns the step that comes next."""
@@ -212,7 +216,7 @@ class MainRound:
 
     def seats(self) -> list[Seat]:
         """The clients that are still in the round, as the edge server must know them."""
-        return [Seat(t.seat, t.name, t.cut, t.num_samples) for t in self.tails.values() if t.dropped is None]
+        return [Seat(t.seat, t.name, t.cut, t.counts_as) for t in self.tails.values() if t.dropped is None]
 
     def order(self, seat: int) -> Round:
         """The order for a client."""

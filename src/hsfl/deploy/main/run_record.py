@@ -74,9 +74,15 @@ def _round_losses(tails: Sequence[Tail]) -> Losses:
 
 
 def write_clients(
-    folder: RunFolder, planner: CutPlanner, plan: RoundPlan, roster: Roster, kit: ModelKit, classes: Sequence[str]
+    folder: RunFolder,
+    planner: CutPlanner,
+    plan: RoundPlan,
+    roster: Roster,
+    kit: ModelKit,
+    classes: Sequence[str],
+    notes: Sequence[str] = (),
 ) -> None:
-    """Write clients.json, from what the clients said of themselves; a seat that nobody has taken has no samples."""
+    """Write clients.json, from what the clients said of themselves; a seat that nobody has taken has no samples. notes: what the page says."""
     seats = range(kit.config.fleet.num_clients)
     known = [roster.known.get(seat) for seat in seats]
     counts = [ready.class_counts if ready else [0] * len(classes) for ready in known]
@@ -93,6 +99,7 @@ def write_clients(
         names=roster.labels(),
         flops_per_s=flops,
         main_flops_per_s=planner.main_flops_per_s,
+        notes=list(notes),
     )
     write_json(folder.clients_path, asdict(record))
 

@@ -163,6 +163,12 @@ class MainCheckpoint:
             return await self.evaluate_handler.quality(open_round, whole)
         return await self.shared.compute.run(partial(self._evaluate_on_test, whole, self.test))
 
+    async def test_loss(self, round: int, state: UnitState) -> float:
+        """The loss on the operator's test samples of the model that has seen so many rounds. state: the main server's units of it."""
+        assert self.test is not None, "on_jump asks for the operator's own test samples"
+        whole = await self._join_model(round, state)
+        return (await self.shared.compute.run(partial(self._evaluate_on_test, whole, self.test))).loss
+
     def _evaluate_on_test(self, whole: UnitState, test: Images) -> Quality:
         load_state(whole, self.shared.kit.model)
         return evaluate_model(self.shared.kit.model.eval(), test, self.shared.kit.num_classes)
