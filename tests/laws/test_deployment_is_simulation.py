@@ -6,6 +6,7 @@ import pytest
 
 from hsfl.config import parse_config
 from hsfl.runs import loop
+from hsfl.runs.replay import replay_run
 from tests.deploy.fleet import RUN, changed, fleet
 from tests.small_runs import read_strictly
 
@@ -33,6 +34,9 @@ def assert_same(run: dict, deployed: Path, simulated: Path) -> None:
         {name: line[name] for name in SAME} for line in theirs
     ]
     assert all(took_s > 0 for line in ours for took_s in line["measured"]["client"])
+    report = replay_run(deployed)
+    assert report.agrees, report
+    assert report.unchecked == []
 
 
 def assert_law(folder: Path, run: dict, names: tuple[str, ...]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from hsfl.deploy.main.status import ask_status
 from hsfl.deploy.settings import MainSettings
+from hsfl.deploy.wire.versions import own_versions
 from hsfl.errors import InputError
 from hsfl.files import read_json
 from tests.deploy.fleet import RUN, changed
@@ -44,6 +46,13 @@ def test_status_says_who_is_there_and_which_server_holds_what(tmp_path: Path) ->
     assert len(doing) > 1
     measured = [report["clients"][0]["measured_s"] for report in reports if report["rounds_done"]]
     assert any(times.get("client", 0) > 0 for times in measured)
+    ada = last["clients"][0]
+    assert ada["versions"] == last["versions"]["main"] == last["versions"]["the edge server"] == asdict(own_versions())
+    assert (ada["drops_by_reason"], ada["late_rounds"], ada["certificate_days"]) == ({}, 0, None)
+    assert last["version_notes"] == []
+    clients = read_json(tmp_path / "run" / "clients.json")
+    assert clients["versions"] == [asdict(own_versions())] * 4
+    assert (clients["notes"], clients["evaluated_by"]) == ([], "here")
 
 
 def test_no_server_no_status() -> None:

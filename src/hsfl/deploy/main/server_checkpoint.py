@@ -119,6 +119,7 @@ class MainCheckpoint:
                 )
                 for phase in PHASES:
                     self.shared.metrics.phase(phase, measured[seat][phase])
+                self.shared.counts.kept(seat, tail.name, measured[seat])
             open_round.spare_tails.give_back(tail.cut, tail.working_copy)
         self.shared.metrics.completed(record.round, record.wall_s)
         self.shared.log.event(

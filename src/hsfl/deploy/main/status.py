@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from grpc import aio
 from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.server_checkpoint import MainCheckpoint
 from hsfl.deploy.settings import MainSettings
+from hsfl.deploy.trust.expiry import bundle_days
 from hsfl.deploy.wire.messages import expect_message, pack_message
 from hsfl.deploy.wire.server_messages import AskStatus, Status
 from hsfl.deploy.wire.transport import Peer
+from hsfl.deploy.wire.versions import own_versions, version_notes
 from hsfl.errors import InputError
 
 
@@ -37,6 +40,7 @@ def _status_report(shared: SharedState, checkpoint: MainCheckpoint) -> dict[str,
     )
     last = checkpoint.folder.rounds()[-1:]
     measured = (last[0].measured or {}) if last else {}
+    edge_versions = {"the edge server": shared.edge.versions} if shared.edge.instance else {}
     clients = [
         {
             "name": name,
@@ -47,6 +51,10 @@ def _status_report(shared: SharedState, checkpoint: MainCheckpoint) -> dict[str,
             "samples": sum(shared.roster.known[seat].class_counts) if seat in shared.roster.known else None,
             "measured_s": {phase: took_s[seat] for phase, took_s in measured.items()},
             "drops": shared.drops.get(name, 0),
+            "drops_by_reason": dict(shared.counts[name].drops),
+            "late_rounds": shared.counts[name].late_rounds,
+            "certificate_days": _tenths(shared.counts[name].certificate_days),
+            "versions": asdict(shared.roster.known[seat].versions) if seat in shared.roster.known else None,
         }
         for seat, name in enumerate(shared.roster.names)
         if name
@@ -62,7 +70,14 @@ def _status_report(shared: SharedState, checkpoint: MainCheckpoint) -> dict[str,
         "main_units": [low, num_units],
         "edge_units": [0, high],
         "holds_whole_model": _whole_model_holders(low, high, num_units),
+        "versions": {"main": asdict(own_versions())} | {name: asdict(edge) for name, edge in edge_versions.items()},
+        "version_notes": version_notes(edge_versions | shared.roster.versions(), own_versions()),
+        "certificate_days": _tenths(bundle_days(Path(certs) if (certs := shared.settings.certs) else None)),
     }
+
+
+def _tenths(days: float | None) -> float | None:
+    return None if days is None else round(days, 1)
 
 
 def _activity(shared: SharedState, seat: int) -> str:
