@@ -1,0 +1,19 @@
+"""A plugin for a client that takes part as it should, and uploads a head whose BatchNorm variances are negative: finite numbers that no
+honest training gives."""
+
+from hsfl.deploy.client_round import RoundWork
+from tests.deploy import slow_model  # noqa: F401  (the same model as everybody's)
+
+_upload_head = RoundWork.upload_head
+
+
+async def _upload_hostile_head(self: RoundWork) -> None:
+    head = self.job.head
+    assert head is not None
+    for name, tensor in head.named().items():
+        if name.endswith("running_var"):
+            tensor.fill_(-1.0)
+    await _upload_head(self)
+
+
+RoundWork.upload_head = _upload_hostile_head  # type: ignore[method-assign]
