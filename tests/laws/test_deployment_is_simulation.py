@@ -43,6 +43,7 @@ def assert_law(folder: Path, run: dict, names: tuple[str, ...]) -> None:
     with fleet(folder, run, names=names) as there:
         there.start_all()
         assert there.wait() == 0, there.logs()
+    assert "measured / modelled" in (there.out / "report.html").read_text()
     assert_same(there.run, there.out, folder / "simulated")
 
 
