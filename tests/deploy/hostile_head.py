@@ -2,7 +2,6 @@
 honest training gives."""
 
 from hsfl.deploy.client_round import RoundWork
-from tests.deploy import slow_model  # noqa: F401  (the same model as everybody's)
 
 _upload_head = RoundWork.upload_head
 

@@ -153,7 +153,7 @@ class Driver:
             dial={name: (pair[0].port, pair[1].port) for name, pair in self.links.items() if name != "main"},
         )
         hostile = self.folder / f"{STRANGER}.toml"
-        hostile.write_text(hostile.read_text().replace(str(MODEL), str(HOSTILE)))
+        hostile.write_text(hostile.read_text().replace(f'"{MODEL}"', f'"{MODEL}", "{HOSTILE}"'))
 
     # --- processes
 
@@ -365,27 +365,29 @@ def _flood(there: Driver, victim: str) -> None:
             resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
 
-def _second_process(there: Driver, name: str) -> None:
-    """Let another process take part for a while."""
+def _second_process(there: Driver, name: str) -> bool:
+    """Let another process take part for a while; returns whether it joined."""
     there.start(name)
     log, until_s = there.fleet.running[name].log, time.monotonic() + SETTLE_S
     begun = log.read_text().count('"joined"')
     while log.read_text().count('"joined"') == begun and not there.ended(name) and time.monotonic() < until_s:
         time.sleep(0.05)
+    has_joined = log.read_text().count('"joined"') > begun
     there.pause(0.5, 2.0)
     process = there.fleet.running.pop(name).process
     process.kill()
     process.wait(10)
+    return has_joined
 
 
 def _send_hostile_head(there: Driver, victim: str) -> None:
     """A client with a good certificate uploads heads with negative variances for a while."""
-    _second_process(there, STRANGER)
+    assert _second_process(there, STRANGER), f"{STRANGER} did not join:\n{there.fleet.logs()}"
 
 
 def _clone(there: Driver, victim: str) -> None:
     """A second process uses an honest client's bundle for a while."""
-    _second_process(there, f"{victim}+")
+    _second_process(there, f"{victim}+")  # it may be refused
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from hsfl.deploy.wire.client_messages import OwnSpeeds, Ready
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.messages import expect_message, pack_message
 from hsfl.deploy.wire.server_messages import Standing
-from hsfl.deploy.wire.versions import UNTOLD, Versions, own_versions, version_differences, version_notes
+from hsfl.deploy.wire.versions import UNTOLD, DeviceVersions, own_versions, version_differences, version_notes
 from tests.naming import names
 
-OURS = Versions("0.1.0", "2.13.0+cpu", "3.12.4")
+OURS = DeviceVersions("0.1.0", "2.13.0+cpu", "3.12.4")
 SPEEDS = OwnSpeeds(1e9, 1e6, 1e6, 1e6, 1e6, None)
 
 
@@ -35,11 +35,11 @@ def test_an_older_device_or_edge_server_tells_nothing_and_is_let_in() -> None:
 @pytest.mark.parametrize("version", ["1" * 65, "2.0\n", "<b>", "2.0 of mine", "2.0\x1b[2J", "../../etc"])
 def test_a_version_is_short_and_has_no_sign_that_means_something_elsewhere(version: str) -> None:
     with pytest.raises(WireError):
-        expect_message(pack_message(Ready("f", [1], SPEEDS, None, Versions(torch=version))), Ready)
+        expect_message(pack_message(Ready("f", [1], SPEEDS, None, DeviceVersions(torch=version))), Ready)
 
 
 def test_differences_are_told_once_for_all_devices_that_share_them() -> None:
-    other = Versions("0.1.0", "2.6.0", "3.12.4")
+    other = DeviceVersions("0.1.0", "2.6.0", "3.12.4")
     assert version_differences(OURS, OURS) == {}
     assert version_differences(other, OURS) == {"torch": "2.6.0"}
     assert version_differences(UNTOLD, OURS) == dict.fromkeys(("hsfl", "torch", "python"), "unknown")

@@ -9,7 +9,7 @@ from hsfl.deploy.main.main_round import Tail
 from hsfl.deploy.main.roster import Roster
 from hsfl.deploy.metrics import PHASES
 from hsfl.deploy.model_kit import ModelKit
-from hsfl.deploy.wire.versions import Versions, own_versions, version_notes
+from hsfl.deploy.wire.versions import DeviceVersions, own_versions, version_notes
 from hsfl.files import write_json
 from hsfl.formats import all_rounded
 from hsfl.models.state import UnitState
@@ -82,7 +82,7 @@ def write_clients(
     kit: ModelKit,
     classes: Sequence[str],
     evaluated_by: str,
-    edge: Versions,
+    edge: DeviceVersions,
 ) -> None:
     """Write clients.json, from what the clients said of themselves; a seat that nobody has taken has no samples.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from hsfl.deploy.wire.message_fields import Count, Id, Long, Seats, Seconds, Small, Text, Units, strict
-from hsfl.deploy.wire.versions import UNTOLD, Versions
+from hsfl.deploy.wire.versions import UNTOLD, DeviceVersions
 
 
 @strict
@@ -29,7 +29,7 @@ class Standing:
     fingerprint: Id
     rounds: Annotated[list[Small], Field(max_length=8)]
     stops: Annotated[list[Small], Field(max_length=8)]
-    versions: Versions = UNTOLD
+    versions: DeviceVersions = UNTOLD
 
 
 @strict

@@ -1,4 +1,4 @@
-"""Versions of hsfl, torch and Python: every device tells its own when it joins, so that an operator sees where they differ.
+"""DeviceVersions of hsfl, torch and Python: every device tells its own when it joins, so that an operator sees where they differ.
 
 Other versions are no reason to refuse a device, as messages and models are checked by themselves; but the last digits of its numbers may
 be others, and a replay of the run may not agree to the bit.
@@ -21,7 +21,7 @@ SHOWN_NAMES = 3  # of devices with one version; more of them are counted
 
 @strict
 @dataclass(frozen=True)
-class Versions:
+class DeviceVersions:
     """What a machine runs. An empty text is not known: an older hsfl tells nothing."""
 
     hsfl: Version = ""
@@ -29,22 +29,22 @@ class Versions:
     python: Version = ""
 
 
-UNTOLD = Versions()
+UNTOLD = DeviceVersions()
 
 
 @cache
-def own_versions() -> Versions:
+def own_versions() -> DeviceVersions:
     """The versions of this process."""
-    return Versions(metadata.version("hsfl"), metadata.version("torch"), platform.python_version())
+    return DeviceVersions(metadata.version("hsfl"), metadata.version("torch"), platform.python_version())
 
 
-def version_differences(theirs: Versions, ours: Versions) -> dict[str, Any]:
+def version_differences(theirs: DeviceVersions, ours: DeviceVersions) -> dict[str, Any]:
     """What a device runs in another version than this machine, by the program's name; `unknown` where it did not say."""
     pairs = zip(asdict(theirs).items(), asdict(ours).values())
     return {name: other or "unknown" for (name, other), own in pairs if other != own}
 
 
-def version_notes(devices: Mapping[str, Versions], ours: Versions) -> list[str]:
+def version_notes(devices: Mapping[str, DeviceVersions], ours: DeviceVersions) -> list[str]:
     """A sentence for each version that some devices have and the main server has not. devices: versions by the device's name."""
     owners: dict[tuple[str, str], list[str]] = {}
     for device, theirs in devices.items():
