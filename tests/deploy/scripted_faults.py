@@ -52,6 +52,7 @@ RUN: dict[str, Any] = {
     "framework": "hsfl",
     "model": {"name": "slow_cnn"},
     "data": {"limit": 96, "limit_test": 20},
+    "allocation": {"policy": "even"},  # so that the main server loads no optimiser when it is started again
     "train": {"rounds": 10**6, "batch_size": 8, "lr": 0.01, "tau_s": TAU_S},
 }
 
