@@ -1,6 +1,9 @@
 """A plugin for a client that takes part as it should, and uploads a head whose BatchNorm variances are negative: finite numbers that no
 honest training gives."""
 
+from typing import Any
+
+import hsfl
 from hsfl.deploy.client_round import RoundWork
 
 _upload_head = RoundWork.upload_head
@@ -16,3 +19,10 @@ async def _upload_hostile_head(self: RoundWork) -> None:
 
 
 RoundWork.upload_head = _upload_hostile_head  # type: ignore[method-assign]
+
+
+def _nothing(input_shape: tuple[int, ...], num_classes: int) -> Any:
+    raise AssertionError("nobody trains this model")
+
+
+hsfl.register_model("hostile", _nothing)  # a plugin must register something

@@ -366,29 +366,33 @@ def _flood(there: Driver, victim: str) -> None:
             resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
 
-def _second_process(there: Driver, name: str) -> bool:
-    """Let another process take part for a while; returns whether it joined."""
+def _second_process(there: Driver, name: str, *events: str) -> str:
+    """Let another process take part until its log has one of these events, or it ends; returns what it logged."""
+    log = there.folder / f"{name}.log"
+    before, until_s = log.stat().st_size if log.exists() else 0, time.monotonic() + SETTLE_S
     there.start(name)
-    log, until_s = there.fleet.running[name].log, time.monotonic() + SETTLE_S
-    begun = log.read_text().count('"joined"')
-    while log.read_text().count('"joined"') == begun and not there.ended(name) and time.monotonic() < until_s:
+    wanted = [f'"event": "{event}"' for event in events]
+    while not there.ended(name) and time.monotonic() < until_s:
+        logged = log.read_bytes()[before:].decode()
+        if any(event in logged for event in wanted):
+            break
         time.sleep(0.05)
-    has_joined = log.read_text().count('"joined"') > begun
     there.pause(0.5, 2.0)
     process = there.fleet.running.pop(name).process
     process.kill()
     process.wait(10)
-    return has_joined
+    return log.read_bytes()[before:].decode()
 
 
 def _send_hostile_head(there: Driver, victim: str) -> None:
-    """A client with a good certificate uploads heads with negative variances for a while."""
-    assert _second_process(there, STRANGER), f"{STRANGER} did not join:\n{there.fleet.logs()}"
+    """A client with a good certificate uploads heads with negative variances, for a round at least."""
+    logged = _second_process(there, STRANGER, "round complete", "not in this round", "left the round")
+    assert '"batches complete"' in logged, f"{STRANGER} has uploaded nothing:\n{logged[-2000:]}"
 
 
 def _clone(there: Driver, victim: str) -> None:
-    """A second process uses an honest client's bundle for a while."""
-    _second_process(there, f"{victim}+")  # it may be refused
+    """A second process uses an honest client's bundle for a while, or is refused."""
+    _second_process(there, f"{victim}+", "joined")
 
 
 @dataclass(frozen=True)
