@@ -372,7 +372,7 @@ def _second_process(there: Driver, name: str, *events: str) -> str:
     before, until_s = log.stat().st_size if log.exists() else 0, time.monotonic() + SETTLE_S
     there.start(name)
     wanted = [f'"event": "{event}"' for event in events]
-    while not there.ended(name) and time.monotonic() < until_s:
+    while not any(map(there.ended, (name, *there.must_run))) and time.monotonic() < until_s:
         logged = log.read_bytes()[before:].decode()
         if any(event in logged for event in wanted):
             break
