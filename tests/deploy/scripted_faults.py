@@ -2,7 +2,7 @@
 
 After each fault every process that must run does, and a round follows that keeps every honest client. Then four things are looked at:
 
-- no completed round is lost: the records of before are still the first ones;
+- no completed round is lost: the records of before are still the first ones, and no round was completed twice;
 - every new round has the losses of a simulation that keeps the same clients, to the bit;
 - what both servers have on their disks is that simulation's model, to the bit;
 - memory and descriptors of the servers have not grown.
@@ -21,7 +21,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,6 +114,13 @@ def assert_flat(samples: Sequence[Sample]) -> None:
 def assert_kept(before: Sequence[bytes], now: Sequence[bytes]) -> None:
     """No completed round is lost. before, now: the records of the completed rounds, a line each."""
     assert list(now[: len(before)]) == list(before), f"of {len(before)} completed rounds {len(now)} are left, or others"
+
+
+def assert_once(completed: Iterable[int]) -> None:
+    """No round was completed a second time, as after a restart that has forgotten it. completed: rounds as the main server's log tells
+    them when their checkpoints are on the disk."""
+    again = [number for number, times in Counter(completed).items() if times > 1]
+    assert not again, f"rounds {again} were completed, lost and made again"
 
 
 @dataclass
@@ -224,6 +232,9 @@ class Driver:
         """Look whether the deployment has kept its word."""
         lines, stored = self.stopped_view()
         assert_kept(self.lines, lines)
+        assert_once(
+            event["round"] for event in self.fleet.running["main"].events() if event["event"] == "round complete"
+        )
         folder = RunFolder(self.fleet.out)
         for number in range(len(self.lines), len(lines)):
             record: RoundRecord = checked_record(lines[number], CheckedRound, f"round {number + 1}")

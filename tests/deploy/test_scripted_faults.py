@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.scripted_faults import FAULTS, HOLDING, Sample, assert_flat, assert_kept, driver, run_script
+from tests.deploy.scripted_faults import (
+    FAULTS,
+    HOLDING,
+    Sample,
+    assert_flat,
+    assert_kept,
+    assert_once,
+    driver,
+    run_script,
+)
 
 QUICK = (("kill", "main"), ("stop", "edge"), ("cut link", "ada"), ("slow link", "bo"), ("clock", "main"))
 
@@ -45,6 +54,9 @@ def test_a_lost_or_changed_round_is_seen() -> None:
     for now in ([b"1\n"], [b"1\n", b"other\n", b"3\n"], []):
         with pytest.raises(AssertionError):
             assert_kept(before, now)
+    assert_once([1, 2, 4])  # the third was on the disk when its server was killed, and its log was not
+    with pytest.raises(AssertionError, match="2"):
+        assert_once([1, 2, 2, 3])
 
 
 def test_growth_is_seen_within_the_life_of_a_process() -> None:
