@@ -55,6 +55,7 @@ from hsfl.deploy.wire.server_messages import (
     TakeUnits,
 )
 from hsfl.deploy.wire.transport import ServedMethod, read_request
+from hsfl.deploy.wire.versions import own_versions
 from hsfl.errors import InputError
 from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState
@@ -153,7 +154,7 @@ class EdgeProcess:
             self.log.event("the main server is here", rounds=sorted(self.states))
         rounds = sorted(self.states)
         stops = [self.states[round].stop for round in rounds]
-        return pack_message(Standing(self.instance, self.kit.fingerprint, rounds, stops))
+        return pack_message(Standing(self.instance, self.kit.fingerprint, rounds, stops, own_versions()))
 
     def _begun_kit(self) -> ModelKit:
         if self.kit is None:

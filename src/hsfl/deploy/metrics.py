@@ -1,14 +1,17 @@
 """What a server counts for Prometheus: clients, rounds, seconds of phases, bytes on each link, drops by reason.
 
-No label names a client: who may read metrics is another question than who takes part.
+No label here names a client. The counts of each client are `main.client_counts`, where the operator chooses what stands for a name.
 """
 
+import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from hsfl.deploy.trust.credentials import is_loopback
+from hsfl.deploy.trust.expiry import bundle_days
 from hsfl.errors import InputError
 
 PHASES = ("client", "smashed", "server", "waiting", "gradient", "model_up", "model_down")
@@ -60,13 +63,27 @@ class Metrics:
 
     def dropped(self, reason: str) -> None:
         """Count a client that was dropped or refused; a reason that is not in REASONS counts as other."""
-        self._drops.labels(reason if reason in REASONS else "other").inc()
+        self._drops.labels(known_reason(reason)).inc()
+
+    def watch_certificate(self, certs: Path | None) -> None:
+        """Show in how many days this server's own certificate expires. certs: the folder of its bundle, which is looked at each
+        time, since a certificate may be renewed while the server runs; None is plaintext."""
+        if certs is not None:
+            days = Gauge(
+                "hsfl_certificate_days", "Days until this server's certificate expires.", registry=self.registry
+            )
+            days.set_function(lambda: math.nan if (left := bundle_days(certs)) is None else left)
 
     def completed(self, round: int, seconds: float) -> None:
         """Count a completed round."""
         self.rounds.inc()
         self.round.set(round)
         self.round_s.observe(seconds)
+
+
+def known_reason(reason: str) -> str:
+    """The reason as metrics show it."""
+    return reason if reason in REASONS else "other"
 
 
 def serve_metrics(metrics: Metrics, address: str, public: bool = False) -> tuple[int, Callable[[], Any]]:

@@ -50,6 +50,7 @@ class MainSettings(_Table):
     classes: int | None = Field(None, ge=2)  # the number of classes, likewise
     threads: int | None = Field(None, ge=1)  # of torch
     metrics: str | None = None  # address and port for Prometheus
+    metrics_clients: Literal["names", "seats", "hashes"] = "names"  # what stands for a client among the metrics
     plugins: tuple[str, ...] = ()  # files that register the model, the policy or the data
     run: dict[str, Any] = Field(default_factory=dict)  # settings as of hsfl run
 

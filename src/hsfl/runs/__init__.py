@@ -1,5 +1,5 @@
 """The life of a run: prepare what the config names (`prepare`, `client_data`), begin or resume (`resume`), train round by round
-(`loop`) within the budget (`budget`), and tell of it (`progress`, `cuts_and_allocation`). `run_folder` is what a run leaves behind,
+(`loop`) within the budget (`budget`), tell of it (`progress`, `cuts_and_allocation`), and make it again from its records (`replay`). `run_folder` is what a run leaves behind,
 `checks` what a config is told before it begins, `studies` many runs for one question. The algorithms are in `frameworks`, seconds
 and who takes part in `planning`, figures in `report`.
 """
@@ -48,6 +48,10 @@ OFFERED = {  # to other folders, by module
     "progress": (
         "observer",
         "Observer",
+    ),
+    "replay": (
+        "replay_run",
+        "ReplayReport",
     ),
     "run_folder.checkpoint": (
         "load_tensors",

@@ -152,7 +152,7 @@ def _round(
         if config.train.norm_statistics == "averaged":
             quality = assess(parts.engine, framework, after)
         else:
-            estimated = _assess_estimated(parts.engine, framework, after, kept, round_index)
+            estimated = assess_estimated(parts.engine, framework, after, kept, round_index)
             quality, estimation_s = estimated.quality, parts.clock.estimation_s(round_index, chosen)
             result.bytes.merge(estimated.bytes)
     wall_s = time.perf_counter() - began
@@ -210,7 +210,7 @@ def assess(engine: Engine, framework: Framework, state: State) -> Quality:
     return mean_quality([engine.evaluate(whole) for whole in whole_models(framework, state)])
 
 
-def _assess_estimated(
+def assess_estimated(
     engine: Engine, framework: Framework, state: State, kept: Sequence[int], round_index: int
 ) -> Estimated:
     """As `assess`, after the clients that the round kept have estimated BatchNorm's statistics again."""
@@ -262,17 +262,17 @@ def _model_to_save(parts: Parts, position: Position) -> UnitState:
     if position.estimated is not None:
         return position.estimated
     if parts.config.train.norm_statistics == "averaged" or not rounds_done:
-        return _exported_model(parts.framework, position.state)
+        return exported_model(parts.framework, position.state)
     timeline, _ = parts.clock.round(rounds_done - 1, parts.clock.chosen(rounds_done - 1))
     try:
         kept = np.flatnonzero(timeline.kept).tolist()
-        return _estimated_model(parts.framework, position.state, kept, rounds_done - 1)
+        return estimated_model(parts.framework, position.state, kept, rounds_done - 1)
     except Diverged as error:
         parts.observer.warns(f"the model keeps its averaged statistics: {error}")
-        return _exported_model(parts.framework, position.state)
+        return exported_model(parts.framework, position.state)
 
 
-def _exported_model(framework: Framework, state: State) -> UnitState:
+def exported_model(framework: Framework, state: State) -> UnitState:
     """The one model that a run gives: the joined model, or the mean of the joined models where clients keep heads of their own."""
     models = list(whole_models(framework, state))
     if len(models) == 1:
@@ -283,7 +283,7 @@ def _exported_model(framework: Framework, state: State) -> UnitState:
     return total.mean(models[0])
 
 
-def _estimated_model(framework: Framework, state: State, kept: Sequence[int], round_index: int) -> UnitState:
+def estimated_model(framework: Framework, state: State, kept: Sequence[int], round_index: int) -> UnitState:
     """The joined model with BatchNorm's statistics estimated again, in this process, for a file alone."""
     (averaged,) = whole_models(framework, state)
     return _with_pooled_statistics(framework, averaged, framework.norm_moments(averaged, kept, round_index))[0]

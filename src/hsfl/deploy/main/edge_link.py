@@ -42,6 +42,7 @@ from hsfl.deploy.wire.server_messages import (
     TakeUnits,
 )
 from hsfl.deploy.wire.transport import Peer, read_message
+from hsfl.deploy.wire.versions import UNTOLD
 from hsfl.errors import InputError
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import PartialSum
@@ -60,7 +61,7 @@ class EdgeLink:
     def __init__(self, address: str, certs: Path | None, run: str) -> None:
         self._address, self._certs, self._run = address, certs, run
         self._peer: Peer | None = None
-        self.instance = ""
+        self.instance, self.versions = "", UNTOLD
 
     @property
     def peer(self) -> Peer:
@@ -91,7 +92,7 @@ class EdgeLink:
         message = Begin(self._run, sent_settings(kit.config), list(kit.input_shape), kit.num_classes)
         standing = await self._ask("Begin", message, Standing, LOAD_S)  # a small machine builds the model first
         kit.check_fingerprint(standing.fingerprint, "the edge server")
-        self.instance = standing.instance
+        self.instance, self.versions = standing.instance, standing.versions
         return standing
 
     async def open_round(self, round: int, attempt: str, seats: list[Seat], evaluates: bool = False) -> None:

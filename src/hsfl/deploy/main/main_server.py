@@ -30,6 +30,7 @@ from hsfl.deploy.wire.link_probe import answer_probe
 from hsfl.deploy.wire.messages import pack_message
 from hsfl.deploy.wire.server_messages import Have, Swap
 from hsfl.deploy.wire.transport import Backoff, ServedMethod, Stopped, unless_stopped
+from hsfl.deploy.wire.versions import own_versions, version_differences
 from hsfl.errors import InputError
 from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState
@@ -66,6 +67,7 @@ class MainProcess:
         self.jump_watch = JumpWatch(shared, self._swap_sums, checkpoint.test_loss)
         self.weights_told: dict[str, EarnedWeight] = {}  # by client: what the log says already
         self.edge_away = False  # whether the log says that the edge server is away
+        self.edge_instance = ""  # the edge server's process whose versions were compared
         self.stopping = asyncio.Event()
 
     def methods(self) -> dict[str, ServedMethod]:
@@ -133,6 +135,8 @@ class MainProcess:
             self.shared.roster,
             self.shared.kit,
             self.checkpoint.classes,
+            self.shared.settings.evaluate,
+            self.shared.edge.versions,
             notes,
         )
         state = self.checkpoint.state[min(cuts) : self.checkpoint.state.stop]
@@ -308,6 +312,10 @@ class MainProcess:
         if self.edge_away:
             self.shared.log.event("edge server is back", round=self.checkpoint.round + 1)
         self.edge_away = False
+        edge = self.shared.edge
+        if edge.instance != self.edge_instance and (differences := version_differences(edge.versions, own_versions())):
+            self.shared.log.event("the edge server runs other versions than this server", "warning", **differences)
+        self.edge_instance = edge.instance
 
     async def _agree_and_swap_sums(self, open_round: MainRound) -> UnitState:
         """Agree on one list of kept clients: both servers sum these clients, swap the sums of the common units, and

@@ -9,6 +9,7 @@ from hsfl.deploy.main.main_round import Tail
 from hsfl.deploy.main.roster import Roster
 from hsfl.deploy.metrics import PHASES
 from hsfl.deploy.model_kit import ModelKit
+from hsfl.deploy.wire.versions import DeviceVersions, own_versions, version_notes
 from hsfl.files import write_json
 from hsfl.formats import DIGITS, all_rounded
 from hsfl.models.state import UnitState
@@ -80,9 +81,14 @@ def write_clients(
     roster: Roster,
     kit: ModelKit,
     classes: Sequence[str],
+    evaluated_by: str,
+    edge: DeviceVersions,
     notes: Sequence[str] = (),
 ) -> None:
-    """Write clients.json, from what the clients said of themselves; a seat that nobody has taken has no samples. notes: what the page says."""
+    """Write clients.json, from what the clients said of themselves; a seat that nobody has taken has no samples.
+
+    evaluated_by: whose test samples judge the model, as the main server's file says. edge: the edge server's versions. notes: what the
+    page says besides the versions that differ."""
     seats = range(kit.config.fleet.num_clients)
     known = [roster.known.get(seat) for seat in seats]
     counts = [ready.class_counts if ready else [0] * len(classes) for ready in known]
@@ -99,7 +105,9 @@ def write_clients(
         names=roster.labels(),
         flops_per_s=flops,
         main_flops_per_s=planner.main_flops_per_s,
-        notes=list(notes),
+        notes=[*notes, *version_notes({"the edge server": edge} | roster.versions(), own_versions())],
+        versions=[asdict(ready.versions) if ready else None for ready in known],
+        evaluated_by=evaluated_by,
     )
     write_json(folder.clients_path, asdict(record))
 

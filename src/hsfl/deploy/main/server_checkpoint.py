@@ -43,6 +43,7 @@ class MainCheckpoint:
         self.store = UnitStore(folder.path / "checkpoint")
         self.evaluate_handler = EvaluateHandler(shared)
         self.round, self.state, self.standing = 0, shared.kit.initial, RunStanding(0, None, None)
+        self.sim_time_s = 0.0  # modelled seconds of all rounds so far
 
     def restore(self) -> None:
         """Go on from the last completed round, if there is one."""
@@ -54,6 +55,7 @@ class MainCheckpoint:
         self.shared.control.restore(notes.get("fleet"))
         self.round = self.standing.rounds_done
         self.folder.keep_rounds(self.round)
+        self.sim_time_s = self.folder.rounds()[-1].sim_time_s if self.round else 0.0
         self.shared.log.event("goes on from the last completed round", round=self.round)
 
     async def write_round(self, open_round: MainRound, after: UnitState, began_s: float) -> None:
@@ -65,9 +67,8 @@ class MainCheckpoint:
         if self.shared.settings.evaluate != "none" and (last or (open_round.round + 1) % config.train.eval_every == 0):
             whole, quality = await self._join_and_evaluate(open_round, after)
         measured = {seat: self._measured_phases(open_round, seat) for seat in kept}
-        before_s = self._modelled_s()
         record = measured_round_record(
-            self.shared.kit, open_round.round, before_s, open_round.plan, open_round.tails, kept, measured, self._link_bytes(open_round), quality,
+            self.shared.kit, open_round.round, self.sim_time_s, open_round.plan, open_round.tails, kept, measured, self._link_bytes(open_round), quality,
             time.perf_counter() - began_s,
         )  # fmt: skip
         self.standing = standing_after(self.standing, record)
@@ -76,6 +77,7 @@ class MainCheckpoint:
             save_model(self.folder, whole, best=True)
         judge_round(self.shared, open_round, kept, is_complete=True)
         self._save_checkpoint(after)
+        self.sim_time_s = record.sim_time_s
         self._close_round(open_round, record, measured)
 
     async def _join_and_evaluate(self, open_round: MainRound, after: UnitState) -> tuple[UnitState, Quality | None]:
@@ -95,10 +97,6 @@ class MainCheckpoint:
                 await backoff.wait()
                 with suppress(EdgeLost):
                     await self.shared.edge.begin_run(self.shared.kit)
-
-    def _modelled_s(self) -> float:
-        records = self.folder.rounds()
-        return records[-1].sim_time_s if records else 0.0
 
     def _save_checkpoint(self, after: UnitState) -> None:
         """Write the checkpoint, and only then take the new position."""
@@ -122,6 +120,7 @@ class MainCheckpoint:
                 )
                 for phase in PHASES:
                     self.shared.metrics.phase(phase, measured[seat][phase])
+                self.shared.counts.kept(seat, tail.name, measured[seat])
             open_round.spare_tails.give_back(tail.cut, tail.working_copy)
         self.shared.metrics.completed(record.round, record.wall_s)
         self.shared.log.event(

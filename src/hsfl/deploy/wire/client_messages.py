@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from hsfl.deploy.wire.message_fields import Classes, Count, Finite, Id, Long, Rate, Seconds, Small, Text, Units, strict
+from hsfl.deploy.wire.versions import UNTOLD, DeviceVersions
 
 
 @strict
@@ -54,6 +55,7 @@ class Ready:
     class_counts: Classes
     measured: OwnSpeeds
     holds: Id | None
+    versions: DeviceVersions = UNTOLD
 
 
 @strict

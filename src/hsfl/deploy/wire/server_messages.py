@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from hsfl.deploy.wire.message_fields import Count, Id, Long, Seats, Seconds, Small, Text, Units, strict
+from hsfl.deploy.wire.versions import UNTOLD, DeviceVersions
 
 SquaredNorm = Annotated[int, Field(ge=0, lt=2**1024)]  # of doubles, and so much longer than 64 bits at the worst
 
@@ -30,6 +31,7 @@ class Standing:
     fingerprint: Id
     rounds: Annotated[list[Small], Field(max_length=8)]
     stops: Annotated[list[Small], Field(max_length=8)]
+    versions: DeviceVersions = UNTOLD
 
 
 @strict

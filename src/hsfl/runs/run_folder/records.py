@@ -256,12 +256,14 @@ class ClientsRecord:
     crowd: ClientsCrowd | None = None  # of a large fleet, whose lists over clients are empty
     notes: list[str] = field(default_factory=list)  # what a person should know, as the run warned when it began
     redrawn: bool = False  # each client's samples were drawn with replacement, so that clients share samples
+    versions: list[dict[str, str] | None] | None = None  # [K] on real machines: of hsfl, torch and Python
+    evaluated_by: str | None = None  # on real machines: whose test samples judge the model (here, clients or none)
 
 
 def _consistent_clients(record: ClientsRecord) -> ClientsRecord:
     for name in ("class_counts", "cuts", "max_cut", "cpu_hz", "max_power_w"):
         _check_length(name, getattr(record, name), len(record.num_samples))
-    for name in ("names", "flops_per_s"):
+    for name in ("names", "flops_per_s", "versions"):
         if getattr(record, name) is not None:
             _check_length(name, getattr(record, name), len(record.num_samples))
     for k, counts in enumerate(record.class_counts):
