@@ -16,8 +16,9 @@ LINKS = ("client_main", "client_edge", "main_edge")
 DIRECTIONS = ("up", "down")  # up: towards the main server, or from a client
 REASONS = (
     *("certificate", "expired", "key_usage", "name", "role", "revoked"),  # of hsfl.deploy.trust.identity.Refused
-    *("late", "disconnected", "protocol", "not_finite", "shape", "too_large", "order", "diverged", "other"),
+    *("late", "disconnected", "protocol", "not_finite", "shape", "too_large", "order", "diverged", "range", "other"),
 )
+REFUSED_CONNECTIONS = ("deadline", "address", "name", "crowd", "full", "no_call")  # docs/deploy.md says what each means
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)  # bounds of the histograms
 
 
@@ -39,6 +40,12 @@ class Metrics:
         )
         self._bytes = Counter("hsfl_link_bytes", "Bytes carried by a link.", ["link", "direction"], registry=registry)
         self._drops = Counter("hsfl_drops", "Clients dropped or refused, by reason.", ["reason"], registry=registry)
+        self.connections = Gauge("hsfl_connections", "Open connections to this server.", registry=registry)
+        self._refused_connections = Counter(
+            "hsfl_refused_connections", "Connections shut down or gone without a call.", ["reason"], registry=registry
+        )
+        for reason in REFUSED_CONNECTIONS:
+            self._refused_connections.labels(reason)
         for phase in PHASES:
             self._phase_s.labels(phase)  # a series is there from the start, at zero
         for link in LINKS:
@@ -61,6 +68,11 @@ class Metrics:
     def dropped(self, reason: str) -> None:
         """Count a client that was dropped or refused; a reason that is not in REASONS counts as other."""
         self._drops.labels(reason if reason in REASONS else "other").inc()
+
+    def refused_connections(self, reason: str, count: int) -> None:
+        """Count connections that were refused."""
+        assert reason in REFUSED_CONNECTIONS, reason
+        self._refused_connections.labels(reason).inc(count)
 
     def completed(self, round: int, seconds: float) -> None:
         """Count a completed round."""
