@@ -137,6 +137,8 @@ class ClientProcess:
                 await self._take_order(setup, message)
             elif isinstance(message, Evaluate):
                 self._check_cut(setup, message.cut)
+                if self.evaluation is not None:
+                    self.evaluation.cancel()  # one at a time, however many are asked for
                 self.evaluation = asyncio.create_task(self._evaluate(setup, message, self.channels))
             elif self.job is not None and message.attempt == self.job.order.attempt:
                 self._end_round(message)

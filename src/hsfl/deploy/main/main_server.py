@@ -12,8 +12,8 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from hsfl.deploy.edge_server import sum_kept_clients
-from hsfl.deploy.main.edge_link import EdgeLost
+from hsfl.deploy.edge_server import ClientAtFault, sum_kept_clients
+from hsfl.deploy.main.edge_link import EdgeLost, HeadWithdrawn
 from hsfl.deploy.main.handlers import AttendHandler, SharedState, TrainHandler
 from hsfl.deploy.main.main_round import MainRound, SpareTails, begin_round
 from hsfl.deploy.main.run_record import write_clients
@@ -176,9 +176,8 @@ class MainProcess:
         if edge_stop < high:
             await self.shared.edge.take_units(self.checkpoint.round, self.checkpoint.state[edge_stop:high])
         if low < self.checkpoint.state.start:
-            lower = await self.shared.edge.give_units(
-                self.checkpoint.round, self.shared.kit.empty(low, self.checkpoint.state.start)
-            )
+            kit, wanted = self.shared.kit, self.shared.kit.empty(low, self.checkpoint.state.start)
+            lower = await self.shared.edge.give_units(self.checkpoint.round, wanted, kit.legal_ranges)
             self.checkpoint.state = join(lower, self.checkpoint.state)[low : self.checkpoint.state.stop].clone()
 
     async def _send_orders(self, open_round: MainRound) -> None:
@@ -271,12 +270,20 @@ class MainProcess:
                     diverged,
                 )
             sides = {seat: open_round.tails[seat].side for seat in kept}
-            server = await self.shared.compute.run(partial(sum_kept_clients, open_round.state, sides, kept))
             start, stop = open_round.common
-            main_sum = server.send(start, stop) if start < stop else None
             try:
+                server = await self.shared.compute.run(partial(sum_kept_clients, open_round.state, sides, kept))
+                main_sum = server.send(start, stop) if start < stop else None
                 message = Swap(open_round.round, open_round.attempt, kept, start, stop)
                 return await self.shared.edge.swap_sums(message, main_sum, partial(self._divide_sums, server))
+            except ClientAtFault as fault:
+                self._withdraw_agreement(open_round)
+                self.shared.drop(fault.seat, "other", f"its tail cannot be summed: {fault.sentence}")
+            except HeadWithdrawn as error:
+                self._withdraw_agreement(open_round)
+                self._note_heads(open_round, await self.shared.edge.await_heads(open_round.attempt, 0, 0.0))
+                if open_round.kept() == kept:
+                    raise InputError(f"edge server: {error}, and it names no client; look at its log") from None
             except EdgeLost as error:
                 self._withdraw_agreement(open_round)
                 await self._reopen_round(open_round, error)

@@ -261,17 +261,27 @@ def _plain_host(host: str) -> str:
 
 @contextmanager
 def _closed_meanwhile() -> Iterator[None]:
-    """gRPC may close a descriptor at any time."""
+    """gRPC may close a descriptor at any time, and its number may be a file's by now."""
     try:
         yield
     except OSError as error:
-        if error.errno != errno.EBADF:
+        if error.errno not in (errno.EBADF, errno.ENOTSOCK):
             raise
+
+
+def _same_socket(number: int) -> socket.socket:
+    """The socket of a descriptor by another descriptor, which is ours to close."""
+    copy = os.dup(number)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
 
 
 def _accepted_from(number: int, port: int) -> Address | None:
     """Whose connection to this port of ours a descriptor is; None if it is something else."""
-    with socket.socket(fileno=os.dup(number)) as place:
+    with _same_socket(number) as place:
         return _peer_of(place, port)
 
 
@@ -285,7 +295,7 @@ def _peer_of(place: socket.socket, port: int) -> Address | None:
 
 def _shut_down(number: int, port: int, address: Address) -> bool:
     """Shut a connection down, if the descriptor is still this connection's; returns whether it was."""
-    with _closed_meanwhile(), socket.socket(fileno=os.dup(number)) as place:
+    with _closed_meanwhile(), _same_socket(number) as place:
         if _peer_of(place, port) == address:
             with suppress(OSError):  # the peer is gone already
                 place.shutdown(socket.SHUT_RDWR)

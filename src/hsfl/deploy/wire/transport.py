@@ -69,6 +69,7 @@ def server_options(largest_bytes: int) -> list[tuple[str, int]]:
 
 BAD_MESSAGE, BAD_SETTING = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
 REPLACED = grpc.StatusCode.ABORTED  # another stream speaks for the client; a client that lives opens a new one
+COME_ANEW = ("replaced", "head_withdrawn")  # reasons of a WireError after which the caller asks anew
 REFUSALS = (BAD_MESSAGE, BAD_SETTING, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 
 
@@ -156,7 +157,7 @@ def _guarded(what: str, handle: Callable[[Any, Any], Any], refusals: RefusalLog)
         except (WireError, InputError) as error:
             reason = getattr(error, "reason", "input")
             refusals.event("message refused", caller().name, reason, method=what, why=str(error))
-            code = BAD_SETTING if isinstance(error, InputError) else REPLACED if reason == "replaced" else BAD_MESSAGE
+            code = BAD_SETTING if isinstance(error, InputError) else REPLACED if reason in COME_ANEW else BAD_MESSAGE
             await context.abort(code, scrubbed(str(error)))  # a peer learns no path of this machine
 
     return guarded
