@@ -110,4 +110,6 @@ class OneHolder(Sequence[np.ndarray]):
     def __getitem__(self, client: int | slice) -> Any:
         if isinstance(client, slice):
             raise TypeError("a device knows its own samples alone")
+        if not 0 <= client <= self._seat:
+            raise IndexError(client)
         return self._indices if client == self._seat else self._none
