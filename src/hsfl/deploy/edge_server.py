@@ -147,7 +147,9 @@ class EdgeProcess:
         if message != self.begin_message or self.kit is None:
             config = received_config(message.settings)
             shape = tuple(message.input_shape)
-            kit = await self.compute.run(lambda: made_within_memory(lambda: make_kit(config, shape, message.num_classes)))
+            kit = await self.compute.run(
+                lambda: made_within_memory(lambda: make_kit(config, shape, message.num_classes))
+            )
             store = UnitStore(self.folder / message.run)
             self.states = await self.compute.run(lambda: _read_rounds(store, kit))
             self.begin_message, self.kit, self.store, self.open_round = message, kit, store, None

@@ -109,7 +109,13 @@ async def test_strangers_are_shut_out_and_honest_callers_stay(tmp_path: Path) ->
     authority.add("ada")
     limits = ConnectionLimits(40, unnamed=20, unnamed_of_address=8, of_name=4, unnamed_s=1.5)
     served = await listen(
-        "127.0.0.1:0", "t.Main", METHODS, authority.bundle_of("main"), open_log("main", True, stream), metrics, limits=limits
+        "127.0.0.1:0",
+        "t.Main",
+        METHODS,
+        authority.bundle_of("main"),
+        open_log("main", True, stream),
+        metrics,
+        limits=limits,
     )
     bundle = authority.bundle_of("ada")
     try:
@@ -136,8 +142,12 @@ async def test_strangers_are_shut_out_and_honest_callers_stay(tmp_path: Path) ->
         await served.stop(0)
     assert '"connections refused"' in stream.getvalue()
     assert "127.0.0" not in stream.getvalue()
-    samples = {sample.labels["reason"]: sample.value for family in metrics.registry.collect()
-               for sample in family.samples if sample.name == "hsfl_refused_connections_total"}
+    samples = {
+        sample.labels["reason"]: sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "hsfl_refused_connections_total"
+    }
     assert samples["address"] >= 20
     assert samples["deadline"] + samples["no_call"] >= 8
     assert samples["name"] == 0

@@ -170,9 +170,7 @@ class Authority:
         try:
             return x509.load_pem_x509_certificate(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise InputError(
-                f"{path} cannot be read ({error}); put a copy of it back: {why}"
-            ) from None
+            raise InputError(f"{path} cannot be read ({error}); put a copy of it back: {why}") from None
 
     def _issue(self, name: str, days: int) -> Issued:
         """Issue a certificate and write the bundle. The record comes first: what left this folder can be revoked."""

@@ -26,6 +26,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from hsfl.deploy.logs import Log
@@ -191,9 +192,7 @@ class ConnectionWatch:
                 del self._named[address]
             self._missed = gone
             names, num_named = dict(self._named), self._num_named
-        self.connections = {
-            address: self.connections.get(address) or Connection(address, now_s) for address in present
-        }
+        self.connections = {address: self.connections.get(address) or Connection(address, now_s) for address in present}
         for address, connection in self.connections.items():
             connection.name = names.get(address)
         live = [connection for connection in self.connections.values() if not connection.is_shut]
@@ -236,7 +235,8 @@ class ConnectionWatch:
         """Say once a minute how many connections were refused."""
         if self._refused and now_s - self._logged_s >= LOG_S:
             level = "info" if self._refused.keys() == {"no_call"} else "warning"
-            self._log.event("connections refused", level, open=len(self.connections), **self._refused)
+            counts: dict[str, Any] = dict(self._refused)
+            self._log.event("connections refused", level, open=len(self.connections), **counts)
             self._refused.clear()
             self._logged_s = now_s
 

@@ -48,7 +48,9 @@ class LegalRanges:
         if len(state.ints):
             low, high = (int(end) for end in torch.aminmax(state.ints))
             if max(-low, high) > MOST_INTEGER / (2 * max(weight, 1.0)):
-                raise WireError("range", f"a model with integers of {low} to {high}, which cannot be averaged to the digit")
+                raise WireError(
+                    "range", f"a model with integers of {low} to {high}, which cannot be averaged to the digit"
+                )
         named = state.named()
         earlier = {} if before is None else before.named()
         for name in self.variances & named.keys():
