@@ -14,9 +14,9 @@ import torch
 from hsfl.config import parse_config
 from hsfl.deploy import device_limits
 from hsfl.deploy.client_setup import prepare_setup
+from hsfl.deploy.compute_queue import ComputeQueue
 from hsfl.deploy.device_limits import OneHolder, made_within_memory
 from hsfl.deploy.edge_server import EdgeProcess
-from hsfl.deploy.compute_queue import ComputeQueue
 from hsfl.deploy.logs import open_log
 from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.settings import ClientSettings, received_config, sent_settings

@@ -26,7 +26,7 @@ BYTES_OF_A_VISIT = 32  # that a client keeps for each visit of a sample in a rou
 WAY_OUT = "ask the operator for a smaller run, or take part from a machine with more memory"
 
 
-def most_bytes() -> int:
+def machine_bytes() -> int:
     """The memory of this machine."""
     bits = machine_memory_bits()
     return UNKNOWN_MACHINE_BYTES if bits is None else int(bits / 8)
@@ -36,7 +36,7 @@ class _Counted(TorchDispatchMode):
     """Counts the bytes of tensors that are made, and refuses the one with which they are too many before it is made."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.limit, self.num_bytes = limit, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -45,7 +45,7 @@ class _Counted(TorchDispatchMode):
         of_numbers = isinstance(sides, list | tuple) and all(isinstance(side, int) for side in sides)
         if of_numbers and str(kwargs.get("device")) != "meta":
             itemsize = (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
-            self.num_bytes += prod(map(int, sides)) * itemsize  # type: ignore[arg-type]
+            self.num_bytes += prod(map(int, sides)) * itemsize
             if self.num_bytes > self.limit:
                 raise InputError(
                     f"the model that the main server asks for takes {size(self.num_bytes)} or more, and this machine has room for one of "
@@ -57,7 +57,7 @@ class _Counted(TorchDispatchMode):
 def made_within_memory(make: Callable[[], Answer], limit: int | None = None) -> Answer:
     """What `make` makes, if its tensors take no more than a part of this machine's memory, so that the model can be trained.
     limit: in bytes, instead of that."""
-    with _Counted(most_bytes() // MODEL_PART if limit is None else limit):
+    with _Counted(machine_bytes() // MODEL_PART if limit is None else limit):
         return make()
 
 
@@ -88,7 +88,7 @@ def check_training(cost: CostTable) -> None:
 
 
 def _check(num_bytes: int, what: str) -> None:
-    if num_bytes > (limit := most_bytes()):
+    if num_bytes > (limit := machine_bytes()):
         raise InputError(
             f"{what}, which the main server asks for, takes {size(num_bytes)}, and this machine has {size(limit)}; {WAY_OUT}"
         )

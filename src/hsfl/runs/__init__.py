@@ -59,6 +59,7 @@ OFFERED = {  # to other folders, by module
     "studies.sweep_runs": ("run_sweep",),
     "checks.unused_settings": ("refuse_unused", "refuse_unused_by_contenders"),
     "run_folder.write_records": (
+        "finite_quality",
         "clients_record",
         "DIGITS",
         "make_round_record",

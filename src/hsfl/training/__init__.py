@@ -6,7 +6,7 @@
 """
 
 OFFERED = {  # to other folders, by module
-    "aggregate": ("check_growth", "Diverged", "largest_allowed", "PartialSum", "sum_memory"),
+    "aggregate": ("check_growth", "Diverged", "EXACT_INTEGERS", "largest_allowed", "PartialSum", "sum_memory"),
     "batches": ("ClientData", "Feed", "Images", "no_observer", "PlannedBatch", "resized"),
     "evaluation": (
         "evaluate_model",

@@ -23,7 +23,7 @@ from hsfl.deploy.wire.connection_limits import (
     Connection,
     ConnectionLimits,
     ConnectionWatch,
-    excess,
+    excess_connections,
     peer_address,
 )
 from hsfl.deploy.wire.transport import ServedMethod, listen
@@ -44,7 +44,7 @@ connection = st.builds(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(connection, max_size=40, unique_by=lambda connection: connection.address))
 def test_what_is_left_is_within_the_limits_and_no_more_than_needed_goes(connections: list[Connection]) -> None:
-    reasons = excess(connections, LIMITS, 20.0)
+    reasons = excess_connections(connections, LIMITS, 20.0)
     left = [connection for connection in connections if connection.address not in reasons]
     unnamed = [connection for connection in left if connection.name is None]
     by_address, by_name = Counter(c.address[0] for c in unnamed), Counter(c.name for c in left if c.name)

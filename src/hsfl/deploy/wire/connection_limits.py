@@ -99,7 +99,7 @@ class Connection:
     is_shut: bool = False
 
 
-def excess(connections: Iterable[Connection], limits: ConnectionLimits, now_s: float) -> dict[Address, str]:
+def excess_connections(connections: Iterable[Connection], limits: ConnectionLimits, now_s: float) -> dict[Address, str]:
     """The connections that are to be shut down, and why: `deadline`, `name`, `address` or `crowd`."""
     reasons: dict[Address, str] = {}
     by_name, by_address, unnamed = defaultdict[str, list[Address]](list), defaultdict[str, list[Address]](list), []
@@ -196,7 +196,7 @@ class ConnectionWatch:
         for address, connection in self.connections.items():
             connection.name = names.get(address)
         live = [connection for connection in self.connections.values() if not connection.is_shut]
-        reasons = excess(live, self.limits, now_s)
+        reasons = excess_connections(live, self.limits, now_s)
         for address, reason in reasons.items():
             if _shut_down(present[address], self.port, address):
                 self.connections[address].is_shut = True
