@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hsfl.deploy.metrics import REFUSED_CONNECTIONS
 from hsfl.deploy.settings import ClientSettings, EdgeSettings, MainSettings
 from hsfl.deploy.wire.client_messages import Hello
 from hsfl.deploy.wire.messages import KINDS, pack_message
@@ -50,3 +51,25 @@ def test_the_compose_file_calls_commands_and_settings_that_there_are() -> None:
         assert any(name in words for words in commands), name
     assert "[deploy,plan]" in (folder / "Containerfile").read_text()
     assert "docs/examples/container/" in (DOCS / "deploy.md").read_text()
+
+
+def test_every_cell_of_who_can_do_what_names_a_test_that_is_there() -> None:
+    section = (DOCS / "deploy.md").read_text().partition("### Who can do what")[2].partition("A device is careful")[0]
+    rows = [line.strip("| \n").split(" | ") for line in section.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) >= 9
+    tests = {
+        name
+        for path in Path(__file__).parent.rglob("test_*.py")
+        for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    for _, *cells in rows:
+        assert len(cells) == 3
+        for cell in cells:
+            named = re.findall(r"`(test_\w+)`", cell)
+            assert named, cell
+            assert set(named) <= tests, cell
+
+
+def test_the_guide_tells_every_reason_why_a_connection_is_refused() -> None:
+    text = (DOCS / "deploy.md").read_text()
+    assert all(f"`{reason}`" in text for reason in REFUSED_CONNECTIONS)

@@ -175,6 +175,8 @@ class ClientProcess:
                 await self._take_order(setup, message)
             elif isinstance(message, Evaluate):
                 self._check_cut(setup, message.cut)
+                if self.evaluation is not None:
+                    self.evaluation.cancel()  # one at a time, however many are asked for
                 self.evaluation = asyncio.create_task(self._evaluate(setup, message, self.channels))
             elif isinstance(message, Benched):
                 self._log_benched(message)

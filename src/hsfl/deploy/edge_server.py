@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hsfl.data.passes import RoundSteps
 from hsfl.deploy.clipped_sides import Factors, side_norms
 from hsfl.deploy.compute_queue import ComputeQueue
+from hsfl.deploy.device_limits import made_within_memory
 from hsfl.deploy.logs import Log
 from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.model_kit import ModelKit, make_kit
@@ -81,21 +83,37 @@ class EdgeRound:
     began_s: float = field(default_factory=time.perf_counter)
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
+    @property
+    def weight(self) -> float:
+        """Of all clients that may be summed."""
+        return float(sum(seat.num_samples for seat in self.seats.values()))
+
 
 def _join_units(before: UnitState, more: UnitState) -> UnitState:
     """The units of both states; `more` begins where `before` ends."""
     return join(before, more)[0 : more.stop].clone()
 
 
-def _check_head(content: bytes, like: UnitState, largest_values: tuple[float, ...]) -> UnitState:
-    """The head in a safetensors file. It must have exactly the units of `like`, and every number must be finite and at
-    most its unit's largest value; anything else is a WireError."""
+def _check_head(content: bytes, open_round: EdgeRound, seat: Seat, kit: ModelKit) -> UnitState:
+    """A client's head in a safetensors file. It must have exactly the client's units, every number must be finite and at
+    most its unit's largest value, and buffers must be in their legal ranges; anything else is a WireError."""
+    like, train = open_round.state[0 : seat.cut], kit.config.train
     head = unpack_state(content, like)
     try:
-        check_growth(head, largest_values)
+        check_growth(head, open_round.largest_values)
     except Diverged as error:
         raise WireError("diverged", str(error)) from None
+    steps = RoundSteps(seat.num_samples, train.batch_size, train.local_epochs, open_round.round).count
+    kit.legal_ranges.check(head, like, steps, open_round.weight)
     return head
+
+
+class ClientAtFault(Exception):
+    """One client's trained units cannot be summed: the round goes on without the client."""
+
+    def __init__(self, seat: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.seat, self.sentence = seat, sentence
 
 
 def sum_kept_clients(
@@ -110,7 +128,10 @@ def sum_kept_clients(
     for seat in kept:
         side = sides[seat] if factors is None else factors.scaled(seat, state, sides[seat])
         server.finish(seat, side.state, side.weight)
-        server.commit([seat])
+        try:
+            server.commit([seat])
+        except Exception as error:  # whatever it is, it is this client's alone
+            raise ClientAtFault(seat, str(error)) from error
     return server
 
 
@@ -147,7 +168,10 @@ class EdgeProcess:
         message, _ = expect_message(request, Begin)
         if message != self.begin_message or self.kit is None:
             config = received_config(message.settings)
-            kit = await self.compute.run(lambda: make_kit(config, tuple(message.input_shape), message.num_classes))
+            shape = tuple(message.input_shape)
+            kit = await self.compute.run(
+                lambda: made_within_memory(lambda: make_kit(config, shape, message.num_classes))
+            )
             store = UnitStore(self.folder / message.run)
             self.states = await self.compute.run(lambda: _read_rounds(store, kit))
             self.begin_message, self.kit, self.store, self.open_round = message, kit, store, None
@@ -251,7 +275,7 @@ class EdgeProcess:
         try:
             content = await collect(lambda: read_request(context), most_state_bytes(like))
             took_s = time.perf_counter() - began_s
-            head = await self.compute.run(lambda: _check_head(content, like, open_round.largest_values))
+            head = await self.compute.run(lambda: self._checked_head(content, open_round, seat))
         except WireError as error:
             await self._refuse_head(open_round, seat, error)
             raise
@@ -266,6 +290,16 @@ class EdgeProcess:
             self.metrics.carried("client_edge", "up", head.num_bytes)
             open_round.news.notify_all()
         await context.write(pack_message(Uploaded()))
+
+    def _checked_head(self, content: bytes, open_round: EdgeRound, seat: Seat) -> UnitState:
+        """As `_check_head`; whatever else goes wrong with a head is this client's alone, too."""
+        try:
+            return _check_head(content, open_round, seat, self._begun_kit())
+        except WireError:
+            raise
+        except Exception as error:
+            self.log.event("a head cannot be checked", "error", error=error, client=seat.name)
+            raise WireError("other", "the head cannot be checked; the edge server's log says why") from None
 
     async def _refuse_head(self, open_round: EdgeRound, seat: Seat, error: WireError) -> None:
         if error.reason == "ended" or seat.seat in open_round.finished or seat.seat in open_round.refused:
@@ -320,7 +354,11 @@ class EdgeProcess:
             raise WireError("order", "updates are clipped in this run, and a client's factor is not known yet")
         if not 0 <= message.start <= message.stop <= open_round.state.stop and message.start < message.stop:
             raise WireError("order", f"common units {message.start} to {message.stop} are not held by the edge server")
-        server = await self._swap_and_merge(open_round, message, context)
+        try:
+            server = await self._swap_and_merge(open_round, message, context)
+        except ClientAtFault as fault:
+            await self._withdraw_head(open_round, fault)
+            raise WireError("head_withdrawn", f"a head cannot be summed: {fault.sentence}") from None
         after = await self.compute.run(server.close)
         await self._save_state(open_round.round + 1, after)
         self.states = {
@@ -329,6 +367,12 @@ class EdgeProcess:
         self.log.event("round complete", round=open_round.round + 1, clients=len(message.kept))
         self.metrics.completed(open_round.round + 1, time.perf_counter() - open_round.began_s)
         await context.write(pack_message(Done()))
+
+    async def _withdraw_head(self, open_round: EdgeRound, fault: ClientAtFault) -> None:
+        """A head that was complete cannot be summed: the main server hears of it when it asks for the heads again."""
+        seat = next(seat for seat in open_round.seats.values() if seat.seat == fault.seat)
+        open_round.finished.pop(fault.seat, None)
+        await self._refuse_head(open_round, seat, WireError("other", fault.sentence))
 
     async def _swap_and_merge(self, open_round: EdgeRound, message: Swap, context: Any) -> Server:
         """The server with the sums of both servers. The main server's sum arrives while this server makes and sends its own."""

@@ -19,8 +19,21 @@ LINKS = ("client_main", "client_edge", "main_edge")
 DIRECTIONS = ("up", "down")  # up: towards the main server, or from a client
 REASONS = (
     *("certificate", "expired", "key_usage", "name", "role", "revoked"),  # of hsfl.deploy.trust.identity.Refused
-    *("late", "disconnected", "protocol", "not_finite", "shape", "too_large", "order", "diverged", "jump", "other"),
+    *(
+        "late",
+        "disconnected",
+        "protocol",
+        "not_finite",
+        "shape",
+        "too_large",
+        "order",
+        "diverged",
+        "range",
+        "jump",
+        "other",
+    ),
 )
+REFUSED_CONNECTIONS = ("deadline", "address", "name", "crowd", "full", "no_call")  # docs/deploy.md says what each means
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)  # bounds of the histograms
 
 
@@ -42,6 +55,12 @@ class Metrics:
         )
         self._bytes = Counter("hsfl_link_bytes", "Bytes carried by a link.", ["link", "direction"], registry=registry)
         self._drops = Counter("hsfl_drops", "Clients dropped or refused, by reason.", ["reason"], registry=registry)
+        self.connections = Gauge("hsfl_connections", "Open connections to this server.", registry=registry)
+        self._refused_connections = Counter(
+            "hsfl_refused_connections", "Connections shut down or gone without a call.", ["reason"], registry=registry
+        )
+        for reason in REFUSED_CONNECTIONS:
+            self._refused_connections.labels(reason)
         for phase in PHASES:
             self._phase_s.labels(phase)  # a series is there from the start, at zero
         for link in LINKS:
@@ -73,6 +92,11 @@ class Metrics:
                 "hsfl_certificate_days", "Days until this server's certificate expires.", registry=self.registry
             )
             days.set_function(lambda: math.nan if (left := bundle_days(certs)) is None else left)
+
+    def refused_connections(self, reason: str, count: int) -> None:
+        """Count connections that were refused."""
+        assert reason in REFUSED_CONNECTIONS, reason
+        self._refused_connections.labels(reason).inc(count)
 
     def completed(self, round: int, seconds: float) -> None:
         """Count a completed round."""

@@ -7,6 +7,7 @@ from math import prod
 import torch
 
 from hsfl.config import RunConfig
+from hsfl.deploy.wire.legal_state import LegalRanges
 from hsfl.deploy.wire.model_chunks import fingerprint
 from hsfl.errors import InputError
 from hsfl.models.model_checks import check_fits, example
@@ -54,6 +55,10 @@ class ModelKit:
                 x = unit(x)
                 shapes.append(tuple(x.shape[1:]))
         return tuple(shapes)
+
+    @cached_property
+    def legal_ranges(self) -> LegalRanges:
+        return LegalRanges.of(self.model)
 
     @property
     def batch_bytes(self) -> int:

@@ -225,7 +225,7 @@ def received_config(settings: str, data: dict[str, Any] | None = None, simulated
             sections[section] = {name: value for name, value in sections[section].items() if name not in names}
         sent = sections["data"] if simulated else {"augment": sections["data"]["augment"]}
         sections["data"] = sent | (data or {})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"the main server's settings cannot be read ({error}); install the same hsfl") from None
     return parse_config(sections)
 

@@ -46,8 +46,8 @@ OFFERED = {  # to other folders, by module
         "prepare",
     ),
     "progress": (
-        "observer",
         "Observer",
+        "observer",
     ),
     "replay": (
         "replay_run",
@@ -98,6 +98,7 @@ OFFERED = {  # to other folders, by module
     ),
     "run_folder.write_records": (
         "clients_record",
+        "finite_quality",
         "make_round_record",
         "phase_times",
         "summarise",

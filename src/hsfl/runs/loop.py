@@ -160,9 +160,10 @@ def _round(
         framework, task, round_index, position.sim_time_s, timeline, allocation_note, result, quality, wall_s,
         why=explain_straggler(parts.clock, round_index, chosen), averaged=estimated.averaged if estimated else None, estimation_s=estimation_s,
     )  # fmt: skip
-    losses = [loss for loss in (record.train_loss, record.test_loss, *record.metrics.values()) if loss is not None]
-    if not all(map(math.isfinite, losses)) or not after.is_finite():
+    if not math.isfinite(record.train_loss or 0.0) or not after.is_finite():
         raise Diverged(f"a loss or a weight of round {round_index + 1} is no number; lower train.lr")
+    if record.no_quality is not None:
+        observer.warns(f"round {round_index + 1} is recorded without a quality: {record.no_quality}; lower train.lr")
     return after, record, estimated.whole if estimated else None
 
 

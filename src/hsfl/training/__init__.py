@@ -9,6 +9,7 @@ OFFERED = {  # to other folders, by module
     "aggregate": (
         "check_growth",
         "Diverged",
+        "EXACT_INTEGERS",
         "largest_allowed",
         "PartialSum",
         "sum_memory",
@@ -40,8 +41,8 @@ OFFERED = {  # to other folders, by module
         "num_batches",
         "Quality",
         "quality_of_tallies",
-        "Tally",
         "tally",
+        "Tally",
         "tally_output",
     ),
     "link": (

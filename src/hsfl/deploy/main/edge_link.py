@@ -14,6 +14,7 @@ from grpc import aio
 from hsfl.deploy.model_kit import ModelKit
 from hsfl.deploy.settings import sent_settings
 from hsfl.deploy.trust.bundle import without_folder
+from hsfl.deploy.wire.legal_state import LegalRanges
 from hsfl.deploy.wire.messages import Message, expect_message, pack_message
 from hsfl.deploy.wire.model_chunks import (
     both_results,
@@ -41,7 +42,7 @@ from hsfl.deploy.wire.server_messages import (
     Swap,
     TakeUnits,
 )
-from hsfl.deploy.wire.transport import Peer, read_message
+from hsfl.deploy.wire.transport import REPLACED, Peer, read_message
 from hsfl.deploy.wire.versions import UNTOLD
 from hsfl.errors import InputError
 from hsfl.models.state import UnitState
@@ -53,6 +54,10 @@ LOAD_S = 600.0  # time limit of calls that move models
 
 class EdgeLost(Exception):
     """The edge server does not answer, or has lost the open round."""
+
+
+class HeadWithdrawn(Exception):
+    """The edge server cannot sum a head that it held: the clients are to be agreed on again, without its client."""
 
 
 class EdgeLink:
@@ -125,15 +130,17 @@ class EdgeLink:
         except aio.AioRpcError as error:
             raise _lost(error) from None
 
-    async def give_units(self, round: int, like: UnitState) -> UnitState:
+    async def give_units(self, round: int, like: UnitState, legal_ranges: LegalRanges) -> UnitState:
         """Units of a round that the edge server holds. like: a state of the units that are wanted."""
         try:
             call = self.peer.stream("GiveUnits", LOAD_S)
             await call.write(pack_message(GiveUnits(round, like.start, like.stop)))
             await call.done_writing()
-            return unpack_state(await collect(lambda: read_message(call), most_state_bytes(like)), like)
+            units = unpack_state(await collect(lambda: read_message(call), most_state_bytes(like)), like)
         except aio.AioRpcError as error:
             raise _lost(error) from None
+        legal_ranges.check(units)
+        return units
 
     async def swap_sums(
         self, message: Swap, main_sum: PartialSum | None, finish: Callable[[PartialSum | None], Awaitable[UnitState]]
@@ -162,7 +169,10 @@ class EdgeLink:
 
 
 def _lost(error: aio.AioRpcError) -> Exception:
-    """The exception for a failed call: InputError if the edge server says what is wrong, EdgeLost if it is away."""
+    """The exception for a failed call: InputError if the edge server says what is wrong, EdgeLost if it is away, HeadWithdrawn
+    if one head is at fault."""
+    if error.code() == REPLACED:
+        return HeadWithdrawn(error.details())
     if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
         return InputError(f"edge server: {error.details()}")
     if (

@@ -289,6 +289,12 @@ class TrainHandler:
 
     def _compute_step(self, open_round: MainRound, tail: Tail, tensors: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Do the step, in its turn. The round may have ended while the step waited, and its working copy may be another client's
-        by then: such a step is refused."""
+        by then: such a step is refused. Whatever else goes wrong in a step drops this client alone."""
         self._check_open(open_round, tail)
-        return tail.compute(tensors)
+        try:
+            return tail.compute(tensors)
+        except WireError:
+            raise
+        except Exception as error:
+            self.shared.log.event("a step failed here", "error", error=error, client=tail.name)
+            raise WireError("other", "the step cannot be done; the main server's log says why") from None

@@ -14,11 +14,11 @@ from contextlib import suppress
 from functools import partial
 
 from hsfl.deploy.admin.fleet_orders import fewest_clients, judge_round, members_who_may, take_orders, tau_now_s
-from hsfl.deploy.edge_server import sum_kept_clients
+from hsfl.deploy.edge_server import ClientAtFault, sum_kept_clients
 from hsfl.deploy.main.clip_factors import agree_on_factors
 from hsfl.deploy.main.cut_planner import RoundPlan
 from hsfl.deploy.main.earned_weights import Claim, EarnedWeight, earned_weights, weight_note
-from hsfl.deploy.main.edge_link import EdgeLost
+from hsfl.deploy.main.edge_link import EdgeLost, HeadWithdrawn
 from hsfl.deploy.main.handlers import AttendHandler, SharedState, TrainHandler
 from hsfl.deploy.main.loss_jump import JumpWatch
 from hsfl.deploy.main.main_round import MainRound, SpareTails, begin_round
@@ -230,9 +230,8 @@ class MainProcess:
         if edge_stop < high:
             await self.shared.edge.take_units(self.checkpoint.round, self.checkpoint.state[edge_stop:high])
         if low < self.checkpoint.state.start:
-            lower = await self.shared.edge.give_units(
-                self.checkpoint.round, self.shared.kit.empty(low, self.checkpoint.state.start)
-            )
+            kit, wanted = self.shared.kit, self.shared.kit.empty(low, self.checkpoint.state.start)
+            lower = await self.shared.edge.give_units(self.checkpoint.round, wanted, kit.legal_ranges)
             self.checkpoint.state = join(lower, self.checkpoint.state)[low : self.checkpoint.state.stop].clone()
 
     async def _send_orders(self, open_round: MainRound) -> None:
@@ -331,6 +330,14 @@ class MainProcess:
                 )
             try:
                 return await self._swap_sums(open_round, kept)
+            except ClientAtFault as fault:
+                self._withdraw_agreement(open_round)
+                self.shared.drop(fault.seat, "other", f"its tail cannot be summed: {fault.sentence}")
+            except HeadWithdrawn as error:
+                self._withdraw_agreement(open_round)
+                self._note_heads(open_round, await self.shared.edge.await_heads(open_round.attempt, 0, 0.0))
+                if open_round.kept() == kept:
+                    raise InputError(f"edge server: {error}, and it names no client; look at its log") from None
             except EdgeLost as error:
                 self._withdraw_agreement(open_round)
                 await self._reopen_round(open_round, error)

@@ -17,7 +17,7 @@ from hsfl.runs.run_folder.checkpoint import save_tensors
 from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.run_folder.records import AllocationNote, ClientsRecord, RoundRecord
 from hsfl.runs.run_folder.round_tables import write_tables
-from hsfl.runs.run_folder.write_records import Summary, phase_times, summarise
+from hsfl.runs.run_folder.write_records import Summary, finite_quality, phase_times, summarise
 from hsfl.training.evaluation import Quality
 from hsfl.training.link import LinkBytes, Losses
 from hsfl.training.step import learning_rate
@@ -38,6 +38,7 @@ def measured_round_record(
     """The record of a round that has ended. before_s: modelled seconds before this round. measured: seconds by seat, then
     by phase. wall_s: measured seconds of the whole round."""
     count, losses = kit.config.fleet.num_clients, _round_losses([tails[seat] for seat in kept])
+    quality, no_quality = finite_quality(quality)
     return RoundRecord(
         round=round + 1,
         framework=kit.config.framework,
@@ -60,16 +61,17 @@ def measured_round_record(
         phases=phase_times(plan.timeline),
         allocation=cast(AllocationNote, plan.allocation_note),
         bytes=asdict(sent),
+        no_quality=no_quality,
         measured={phase: [measured[k][phase] if k in measured else None for k in range(count)] for phase in PHASES},
     )
 
 
 def _round_losses(tails: Sequence[Tail]) -> Losses:
-    """The losses of the round, as the clients summed them."""
+    """The losses of the round: those that the main server computed, and those of clients that hold all units."""
     losses = Losses()
     for tail in tails:
         assert tail.end is not None
-        losses.parts.append(tail.end.loss_total)
+        losses.parts.append(tail.loss_total)
         losses.num_samples += tail.end.num_samples
     return losses
 

@@ -71,6 +71,8 @@ class MainCheckpoint:
             self.shared.kit, open_round.round, self.sim_time_s, open_round.plan, open_round.tails, kept, measured, self._link_bytes(open_round), quality,
             time.perf_counter() - began_s,
         )  # fmt: skip
+        if record.no_quality is not None:
+            self.shared.log.event("no quality", "warning", round=record.round, why=record.no_quality)
         self.standing = standing_after(self.standing, record)
         self.folder.append(record)
         if whole is not None and self.standing.best_round == record.round:
@@ -154,7 +156,8 @@ class MainCheckpoint:
         """The whole model of a round: the units below `state` come from the edge server."""
         if not state.start:
             return state
-        return join(await self.shared.edge.give_units(round, self.shared.kit.empty(0, state.start)), state)
+        kit = self.shared.kit
+        return join(await self.shared.edge.give_units(round, kit.empty(0, state.start), kit.legal_ranges), state)
 
     async def _evaluate(self, open_round: MainRound, whole: UnitState) -> Quality | None:
         """How good the model is on the operator's test samples, or on the clients' own."""

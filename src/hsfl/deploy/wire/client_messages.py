@@ -176,11 +176,12 @@ class Gradient:
 @strict
 @dataclass(frozen=True)
 class End:
-    """Client to main server: all batches are done. loss_total: the sum over samples. Seconds are the client's."""
+    """Client to main server: all batches are done. loss_total: the sum over samples, from a client that holds all units; None
+    from others, whose losses the main server computed. Seconds are the client's."""
 
     steps: Count
     num_samples: Count
-    loss_total: Finite
+    loss_total: Finite | None
     client_s: Seconds  # the client's computing
     exchange_s: Seconds  # from a batch sent to its gradient received, the server's time included
     model_down_s: Seconds  # fetching the head

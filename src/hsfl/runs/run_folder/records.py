@@ -131,6 +131,7 @@ class RoundRecord:
 
     averaged: Averaged | None = None  # None where BatchNorm's statistics were not estimated
     estimation_s: Positive | None = None  # simulated, of the estimation at the end of the round; a part of round_s
+    no_quality: str | None = None  # why a model that was tested has no test loss, accuracy and the like
 
     @property
     def num_clients(self) -> int:
@@ -150,10 +151,11 @@ class RoundRecord:
         return recorded
 
 
-WHERE_ESTIMATED = (
-    "averaged",
+SELDOM = (  # fields that a line has only where there is something to say
+    "averaged",  # where BatchNorm's statistics were estimated
     "estimation_s",
-)  # fields that a line has only where BatchNorm's statistics were estimated
+    "no_quality",
+)
 RECORDED = ("test_accuracy", "balanced_accuracy", "train_loss", "test_loss")  # quantities that are fields of a round
 
 

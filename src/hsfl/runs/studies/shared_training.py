@@ -6,7 +6,7 @@ dropped, one of them is trained and the others take over what it learned, round 
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -141,7 +141,7 @@ def _timed(bench: Bench, framework: Framework, clock: RoundClock, source: RunFol
             framework, bench.task, index, start_s, timeline, allocation_note, result, quality, row.wall_s,
             why=explain_straggler(clock, index, chosen), averaged=averaged, estimation_s=estimation_s,
         )  # fmt: skip
-        records.append(record)
+        records.append(replace(record, no_quality=row.no_quality))
         start_s = record.sim_time_s
     return records, "finished"
 
