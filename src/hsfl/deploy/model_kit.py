@@ -7,6 +7,7 @@ from math import prod
 import torch
 
 from hsfl.config import RunConfig
+from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.legal_state import LegalRanges
 from hsfl.deploy.wire.model_chunks import fingerprint
 from hsfl.errors import InputError
@@ -78,6 +79,13 @@ class ModelKit:
     def empty(self, start: int, stop: int) -> UnitState:
         """A state of the units `[start, stop)` in which every number is zero."""
         return UnitState.empty(self.layout, start, stop, self.initial.floats.dtype)
+
+    def check_units(self, units: UnitState, who: str) -> None:
+        """Refuse units of another server that training cannot give."""
+        try:
+            self.legal_ranges.check(units)
+        except WireError as error:
+            raise InputError(f"{who} holds units that training cannot give: {error}; put back its folder") from None
 
     def check_fingerprint(self, other: str, who: str) -> None:
         if other != self.fingerprint:

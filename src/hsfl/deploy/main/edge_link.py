@@ -14,7 +14,6 @@ from grpc import aio
 from hsfl.deploy.model_kit import ModelKit
 from hsfl.deploy.settings import sent_settings
 from hsfl.deploy.trust.bundle import without_folder
-from hsfl.deploy.wire.legal_state import LegalRanges
 from hsfl.deploy.wire.messages import Message, expect_message, pack_message
 from hsfl.deploy.wire.model_chunks import (
     both_results,
@@ -130,17 +129,15 @@ class EdgeLink:
         except aio.AioRpcError as error:
             raise _lost(error) from None
 
-    async def give_units(self, round: int, like: UnitState, legal_ranges: LegalRanges) -> UnitState:
+    async def give_units(self, round: int, like: UnitState) -> UnitState:
         """Units of a round that the edge server holds. like: a state of the units that are wanted."""
         try:
             call = self.peer.stream("GiveUnits", LOAD_S)
             await call.write(pack_message(GiveUnits(round, like.start, like.stop)))
             await call.done_writing()
-            units = unpack_state(await collect(lambda: read_message(call), most_state_bytes(like)), like)
+            return unpack_state(await collect(lambda: read_message(call), most_state_bytes(like)), like)
         except aio.AioRpcError as error:
             raise _lost(error) from None
-        legal_ranges.check(units)
-        return units
 
     async def swap_sums(
         self, message: Swap, main_sum: PartialSum | None, finish: Callable[[PartialSum | None], Awaitable[UnitState]]

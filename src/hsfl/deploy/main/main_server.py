@@ -231,7 +231,8 @@ class MainProcess:
             await self.shared.edge.take_units(self.checkpoint.round, self.checkpoint.state[edge_stop:high])
         if low < self.checkpoint.state.start:
             kit, wanted = self.shared.kit, self.shared.kit.empty(low, self.checkpoint.state.start)
-            lower = await self.shared.edge.give_units(self.checkpoint.round, wanted, kit.legal_ranges)
+            lower = await self.shared.edge.give_units(self.checkpoint.round, wanted)
+            kit.check_units(lower, "the edge server")
             self.checkpoint.state = join(lower, self.checkpoint.state)[low : self.checkpoint.state.stop].clone()
 
     async def _send_orders(self, open_round: MainRound) -> None:

@@ -157,7 +157,9 @@ class MainCheckpoint:
         if not state.start:
             return state
         kit = self.shared.kit
-        return join(await self.shared.edge.give_units(round, kit.empty(0, state.start), kit.legal_ranges), state)
+        lower = await self.shared.edge.give_units(round, kit.empty(0, state.start))
+        kit.check_units(lower, "the edge server")
+        return join(lower, state)
 
     async def _evaluate(self, open_round: MainRound, whole: UnitState) -> Quality | None:
         """How good the model is on the operator's test samples, or on the clients' own."""
