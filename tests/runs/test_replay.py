@@ -163,3 +163,14 @@ def test_devices_with_data_of_their_own_leave_the_stored_models_to_be_tested(cop
 
 def test_folders_without_a_run_are_refused(tmp_path):
     names(refused("replay", tmp_path), str(tmp_path), "holds no run", "hsfl run")
+
+
+def test_a_replay_counts_clients_as_the_servers_did(copied_run):
+    """The weights in a record stand for the samples: the same numbers change no bit, a client that counts half changes the model."""
+    samples = read_strictly(copied_run / "clients.json")[0]["num_samples"]
+    for number in (1, 2, 3):
+        change_line(copied_run, number, weights=samples)
+    assert replay_run(copied_run).agrees
+    change_line(copied_run, 2, weights=[max(1, samples[0] // 2), *samples[1:]])
+    report = replay_run(copied_run)
+    assert (report.agrees, report.first_tensor.round) == (False, 2)

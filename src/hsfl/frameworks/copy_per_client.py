@@ -142,7 +142,7 @@ class CopyPerClient(Hooks, FrameworkBase):
         """Every kept client trains; then the servers swap sums and average."""
         spread = self.spread
         if spread is None:
-            shards: Sequence[Shard] = [self.train(state, kept, round_index, self.task.num_samples(kept))]
+            shards: Sequence[Shard] = [self.train(state, kept, round_index, self.task.round_samples(kept, round_index))]
         else:
             shards = spread(state, kept, round_index)
         after, result = self.finish(state, shards, self.task.receivers(round_index))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
@@ -84,9 +85,10 @@ class RoundReplayer:
 
     def __init__(self, bench: Bench) -> None:
         self.bench, self.engine, self.rounds_done = bench, Inline(), 0
+        self._counted = dict[int, np.ndarray]()
         self._last_kept: Sequence[int] = ()
         self._estimated: UnitState | None = None
-        self._begin(bench.task)
+        self._begin(replace(bench.task, counted=self._counted))
 
     def _begin(self, task: Task) -> None:
         self.framework = find_framework(task.config.framework)(task)
@@ -99,6 +101,8 @@ class RoundReplayer:
         if list(self.framework.cuts) != record.cuts:
             self._take_cuts(tuple(record.cuts))
         index = record.round - 1
+        if record.weights is not None:
+            self._counted[index] = np.array(record.weights)
         answer = self.framework.round(self.state, record.kept, index)
         self.state, result = checked_round(self.framework, self.state, answer)
         self.rounds_done, self._last_kept, self._estimated = record.round, record.kept, None
@@ -119,7 +123,7 @@ class RoundReplayer:
             )
         (whole,) = whole_models(self.framework, self.state)
         arranged = replace(self.bench.task.arranged, one_cut=cuts[0])
-        self._begin(replace(self.bench.task, cuts=cuts, arranged=arranged, initial=whole))
+        self._begin(replace(self.bench.task, counted=self._counted, cuts=cuts, arranged=arranged, initial=whole))
         if self.framework.cuts != cuts:
             raise InputError(f"round {self.rounds_done + 1} has cuts {list(cuts)}, which this framework does not take")
 

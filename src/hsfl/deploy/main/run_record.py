@@ -62,8 +62,16 @@ def measured_round_record(
         allocation=cast(AllocationNote, plan.allocation_note),
         bytes=asdict(sent),
         no_quality=no_quality,
+        weights=_weights(tails, count),
         measured={phase: [measured[k][phase] if k in measured else None for k in range(count)] for phase in PHASES},
     )
+
+
+def _weights(tails: dict[int, Tail], count: int) -> list[int] | None:
+    """What each client counts in the average, [K]; None where everybody counts what it holds."""
+    if all(tail.counts_as == tail.num_samples for tail in tails.values()):
+        return None
+    return [tails[seat].counts_as if seat in tails else 0 for seat in range(count)]
 
 
 def _round_losses(tails: Sequence[Tail]) -> Losses:

@@ -131,6 +131,9 @@ class RoundRecord:
 
     averaged: Averaged | None = None  # None where BatchNorm's statistics were not estimated
     estimation_s: Positive | None = None  # simulated, of the estimation at the end of the round; a part of round_s
+    weights: list[Count] | None = (
+        None  # [K] on real machines: what clients counted, where one counted less than its samples
+    )
     no_quality: str | None = None  # why a model that was tested has no test loss, accuracy and the like
 
     @property
@@ -155,6 +158,7 @@ SELDOM = (  # fields that a line has only where there is something to say
     "averaged",  # where BatchNorm's statistics were estimated
     "estimation_s",
     "no_quality",
+    "weights",
 )
 RECORDED = ("test_accuracy", "balanced_accuracy", "train_loss", "test_loss")  # quantities that are fields of a round
 
