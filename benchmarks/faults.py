@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # the driver lies among the tests
 
-from tests.deploy.scripted_faults import FAULTS, HOLDING, run_script
+from tests.deploy.scripted_faults import FAULTS, run_script
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=1000)
     parser.add_argument("--each", type=int, default=50, help="faults on one deployment")
     parser.add_argument("--seed", type=int, default=0, help="of the first deployment; the next ones count on")
-    parser.add_argument("--kinds", default=",".join(HOLDING), help=f"of {', '.join(FAULTS)}")
+    parser.add_argument("--kinds", default=",".join(FAULTS), help=f"of {', '.join(FAULTS)}")
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args()
     kinds, left, seed = given.kinds.split(","), 2 if given.quick else given.faults, given.seed
