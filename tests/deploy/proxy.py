@@ -1,15 +1,17 @@
-"""A link that can be cut: a forwarder between a client and a server, on loopback."""
+"""A link that can be cut or slowed: a forwarder between a client and a server, on loopback."""
 
 import socket
 import threading
+import time
 from contextlib import suppress
 
 
 class Proxy:
-    """Forwards connections to a port until it is cut; `mend` lets new connections through."""
+    """Forwards connections to a port until it is cut; `mend` lets new connections through. pause_s: before every piece of up to
+    64 KiB that it forwards."""
 
     def __init__(self, target: int) -> None:
-        self.target, self.whole, self.open = target, True, set[socket.socket]()
+        self.target, self.whole, self.open, self.pause_s = target, True, set[socket.socket](), 0.0
         self.door = socket.create_server(("127.0.0.1", 0))
         self.port = int(self.door.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
@@ -33,6 +35,7 @@ class Proxy:
     def _carry(self, here: socket.socket, there: socket.socket) -> None:
         with suppress(OSError):
             while content := here.recv(1 << 16):
+                time.sleep(self.pause_s)
                 there.sendall(content)
         self._close(here, there)
 

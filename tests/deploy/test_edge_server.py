@@ -126,6 +126,24 @@ def test_a_head_that_is_refused_is_told_with_its_reason_and_is_the_last(tmp_path
     asyncio.run(story())
 
 
+def test_a_head_may_grow_by_so_much_and_no_more(tmp_path: Path) -> None:
+    """Any finite numbers below the bound are taken, honest or not."""
+
+    async def story() -> None:
+        edge, head = await opened(tmp_path), small_kit().initial[0:CUT].clone()
+        most = edge._round_of_attempt("now").largest_values[0]
+        assert most == 2.0**12 * max(1.0, float(head[0:1].floats.abs().max()))
+        head.floats[0] = 1.001 * most
+        with raises(WireError, "has grown"):
+            await upload(edge, head)
+        await edge.start_round(OPEN, None)
+        head.floats[0] = most
+        expect_message((await upload(edge, head)).heard[0], Uploaded)
+        edge.compute.close()
+
+    asyncio.run(story())
+
+
 def test_an_upload_during_which_the_round_is_opened_anew_is_asked_for_again(tmp_path: Path) -> None:
     """The main server opens the round anew after it had lost the edge server. A client that heard Uploaded would not upload again."""
 

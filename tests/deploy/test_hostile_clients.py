@@ -85,6 +85,32 @@ async def infinite_head(work: RoundWork, head: UnitState) -> None:
     await work.upload_head()
 
 
+async def changed_head(work: RoundWork, kind: str, value: float) -> None:
+    """The honest client's head, in which one buffer of this kind has another value."""
+    await asyncio.get_running_loop().run_in_executor(None, work.train, await work.fetch_head())
+    assert work.job.head is not None
+    next(tensor for name, tensor in work.job.head.named().items() if name.endswith(kind)).fill_(value)
+    await work.upload_head()
+
+
+async def negative_variance(work: RoundWork, head: UnitState) -> None:
+    """All numbers are finite, and every output of the averaged model would be NaN."""
+    await changed_head(work, "running_var", -1.0)
+
+
+async def huge_count(work: RoundWork, head: UnitState) -> None:
+    """The servers' sums of integers would overflow."""
+    await changed_head(work, "num_batches_tracked", 2**62)
+
+
+async def count_beyond_the_batches(work: RoundWork, head: UnitState) -> None:
+    await changed_head(work, "num_batches_tracked", 10_000)
+
+
+async def negative_count(work: RoundWork, head: UnitState) -> None:
+    await changed_head(work, "num_batches_tracked", -1)
+
+
 async def oversized_head(work: RoundWork, head: UnitState) -> None:
     content = torch.zeros(100, dtype=torch.uint8)
     await uploaded(work, [pack_message(Chunk(0, 1 << 40), {"bytes": content})])
@@ -112,9 +138,13 @@ DEEDS = {
     infinite_head: ("edge", "not_finite"),
     oversized_head: ("edge", "too_large"),
     other_head: ("edge", "shape"),
+    negative_variance: ("edge", "range"),
+    huge_count: ("edge", "range"),
+    count_beyond_the_batches: ("edge", "range"),
+    negative_count: ("edge", "range"),
     good_head_and_bad_batch: ("main", "not_finite"),
 }
-QUICK = (good_head_and_bad_batch, oversized_head)
+QUICK = (good_head_and_bad_batch, oversized_head, negative_variance)
 
 
 @pytest.mark.parametrize(

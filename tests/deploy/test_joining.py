@@ -19,6 +19,7 @@ from hsfl.deploy.settings import ClientSettings, MainSettings, read_settings, ru
 from hsfl.deploy.trust.authority import Authority
 from hsfl.deploy.wire.client_messages import Hello, Welcome
 from hsfl.deploy.wire.messages import expect_message, pack_message
+from hsfl.deploy.wire.server_messages import Standing
 from hsfl.deploy.wire.transport import TAKEN, Backoff
 from hsfl.errors import InputError
 from hsfl.runs.client_data import read_data
@@ -167,9 +168,9 @@ def test_the_edge_server_has_time_to_build_the_model(monkeypatch: pytest.MonkeyP
     """A time limit shorter than that would begin it anew for ever."""
     asked = list[float]()
 
-    async def ask(self: EdgeLink, method: str, message: object, answer: type, timeout_s: float) -> SimpleNamespace:
+    async def ask(self: EdgeLink, method: str, message: object, answer: type, timeout_s: float) -> Standing:
         asked.append(timeout_s)
-        return SimpleNamespace(fingerprint=small_kit().fingerprint, instance="")
+        return Standing("", small_kit().fingerprint, [], [])
 
     monkeypatch.setattr(EdgeLink, "_ask", ask)
     asyncio.run(EdgeLink("127.0.0.1:9", None, RUN_NAME).begin_run(small_kit()))

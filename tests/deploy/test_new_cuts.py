@@ -16,6 +16,7 @@ from hsfl.frameworks import find_framework
 from hsfl.models.state import UnitState
 from hsfl.planning.world import World
 from hsfl.runs.prepare import prepare
+from hsfl.runs.replay import replay_run
 from tests.deploy.fleet import RUN, changed
 from tests.deploy.inside import Inside
 
@@ -85,3 +86,6 @@ def test_a_plan_that_changes_cuts_brings_the_units_that_are_needed(
     assert model.keys() == wanted.keys()
     for name, tensor in wanted.items():
         assert torch.equal(model[name], tensor), name
+    report = replay_run(tmp_path / "run")
+    assert report.agrees, report
+    assert (report.rounds, report.unchecked) == (3, [])

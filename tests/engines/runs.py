@@ -12,6 +12,7 @@ from hsfl.runs.run_folder.folder import RunFolder
 
 SMALL = ["data.name=digits", "data.limit=240", "data.limit_test=60", "model.name=cnn", "train.batch_size=16",
          "train.rounds=2", "fleet.num_clients=5", "fleet.cuts=[1,2,3,1,2]", "train.optimizer=adam"]  # fmt: skip
+ROBUST = ("train.average=median", "train.clip_norm=0.5", "attack.kind=noise", "attack.share=0.4", "train.drop_rate=0.3")
 DROPS = ("train.drop_rate=0.3", "train.rounds=3")
 
 

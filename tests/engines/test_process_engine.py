@@ -19,7 +19,7 @@ from hsfl.models.state import Packed
 from hsfl.runs.loop import Observer, train_run
 from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.training.aggregate import sum_memory
-from tests.engines.runs import DROPS, begun, command, config, ctrl_c, losses, model_bytes, session_of, until
+from tests.engines.runs import DROPS, ROBUST, begun, command, config, ctrl_c, losses, model_bytes, session_of, until
 from tests.laws.bench import make_task
 from tests.naming import raises
 
@@ -45,6 +45,8 @@ OWN_HEADS = ("framework=fsl", "options.fsl.average=server")
         pytest.param(DRAWN, 2, marks=pytest.mark.slow),
         pytest.param(DROPS, 3, marks=pytest.mark.slow),
         pytest.param(OWN_HEADS, 2, marks=pytest.mark.slow),
+        pytest.param(ROBUST, 2, marks=pytest.mark.slow),
+        pytest.param((*ROBUST, *OWN_HEADS), 3, marks=pytest.mark.slow),
     ],
 )
 def test_workers_train_the_same_bits_as_one_process(changes: tuple[str, ...], number: int, tmp_path: Path) -> None:

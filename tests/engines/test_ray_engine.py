@@ -18,7 +18,7 @@ import pytest
 from hsfl.runs.loop import train_run
 from hsfl.runs.run_folder.folder import RunFolder
 from tests.engines import namespaces
-from tests.engines.runs import DROPS, begun, command, config, ctrl_c, losses, model_bytes, until
+from tests.engines.runs import DROPS, ROBUST, begun, command, config, ctrl_c, losses, model_bytes, until
 from tests.naming import names
 from tests.small_runs import assert_same_run
 
@@ -54,6 +54,14 @@ def test_ray_trains_the_same_bits_as_one_process(number: int, lonely: str, tmp_p
     assert losses(tmp_path / "ray") == losses(tmp_path / "inline")
     assert "node 127.0.0.1" in (tmp_path / "ray" / "workers.log").read_text()
     assert until(20, lambda: not namespaces.processes_in(lonely))
+
+
+def test_ray_takes_the_median_of_clipped_updates_as_one_process_does(lonely: str, tmp_path: Path) -> None:
+    train_run(config(*ROBUST), tmp_path / "inline")
+    done = finished(namespaces.inside(lonely, command(tmp_path / "ray", *ROBUST, *ON_RAY, "engine.workers=2")))
+    assert done.returncode == 0, done.stderr
+    assert model_bytes(tmp_path / "ray") == model_bytes(tmp_path / "inline")
+    assert losses(tmp_path / "ray") == losses(tmp_path / "inline")
 
 
 @pytest.mark.parametrize("number", [1, 2])

@@ -6,6 +6,7 @@ import pytest
 
 from hsfl.config import parse_config
 from hsfl.runs import loop
+from hsfl.runs.replay import replay_run
 from tests.deploy.fleet import RUN, changed, fleet
 from tests.small_runs import read_strictly
 
@@ -33,12 +34,16 @@ def assert_same(run: dict, deployed: Path, simulated: Path) -> None:
         {name: line[name] for name in SAME} for line in theirs
     ]
     assert all(took_s > 0 for line in ours for took_s in line["measured"]["client"])
+    report = replay_run(deployed)
+    assert report.agrees, report
+    assert report.unchecked == []
 
 
 def assert_law(folder: Path, run: dict, names: tuple[str, ...]) -> None:
     with fleet(folder, run, names=names) as there:
         there.start_all()
         assert there.wait() == 0, there.logs()
+    assert "measured / modelled" in (there.out / "report.html").read_text()
     assert_same(there.run, there.out, folder / "simulated")
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 WHAT = ("fig1", "table1", "gains", "when", "fig3", "fig4", "fig5")
-BESIDE = ("rates", "norms")  # not in the paper, and not part of `all`
+BESIDE = ("rates", "norms", "robust")  # not in the paper, and not part of `all`
 
 
 @commands.command(
@@ -44,14 +44,15 @@ BESIDE = ("rates", "norms")  # not in the paper, and not part of `all`
     "- `hsfl reproduce table1 --columns all --datasets mnist --data-dir DATA`\n"
     "- `hsfl reproduce gains` shows what own cuts and the allocation gain on 30 fleets, without training\n"
     "- `hsfl reproduce when` maps where own cuts are worth it; `--scale full` in the same --out goes on to 30 fleets a place\n"
-    "- `hsfl reproduce norms --scale full --jobs 2 --data-dir DATA` tests what averaging costs BatchNorm; some core hours, 8 GB of models",
+    "- `hsfl reproduce norms --scale full --jobs 2 --data-dir DATA` tests what averaging costs BatchNorm; some core hours, 8 GB of models\n"
+    "- `hsfl reproduce robust --jobs 2` compares averages under attack, in some minutes and without data",
 )
 def reproduce_command(
     what: Annotated[
         str,
         typer.Argument(
             help="fig1, table1, gains, when, fig3, fig4, fig5, or all of them; or rates, the search for table1's learning rates; "
-            "or norms, what averaging BatchNorm's statistics costs."
+            "or norms, what averaging BatchNorm's statistics costs; or robust, rules of averaging under attack."
         ),
     ],
     scale: Annotated[
@@ -162,6 +163,7 @@ def _reproduce(name: str, request: "StudyRequest") -> "Outcome":
     from hsfl.experiments.latency.fig5 import reproduce_fig5
     from hsfl.experiments.learning_rates import reproduce_rates
     from hsfl.experiments.norms import DATA, reproduce_norms
+    from hsfl.experiments.robust import reproduce_robust
     from hsfl.experiments.table1.columns import TAU_DATA
     from hsfl.experiments.table1.table1 import reproduce_table1
     from hsfl.experiments.when import reproduce_when
@@ -176,7 +178,8 @@ def _reproduce(name: str, request: "StudyRequest") -> "Outcome":
     ) is not None:  # takes one data set: the usual one where it may
         request = replace(request, datasets=(usual if usual in request.datasets else request.datasets[0],))
     studies = {"table1": reproduce_table1, "gains": reproduce_gains, "rates": reproduce_rates}
-    return {**studies, "fig3": reproduce_fig3, "norms": reproduce_norms}[name](request)
+    studies |= {"fig3": reproduce_fig3, "norms": reproduce_norms, "robust": reproduce_robust}
+    return studies[name](request)
 
 
 def _dataset_names(text: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`hsfl run`, `hsfl evaluate` and `hsfl export`."""
+"""`hsfl run`, `hsfl evaluate`, `hsfl export` and `hsfl replay`."""
 
 import shlex
 from dataclasses import asdict
@@ -27,6 +27,7 @@ from hsfl.formats import percent
 
 if TYPE_CHECKING:
     from hsfl.config import RunConfig
+    from hsfl.runs.replay import ReplayReport
 
 commands = typer.Typer()
 
@@ -196,3 +197,48 @@ def export_command(
         load_plugins(plugin)
         path = export_folder(folder, format, to, which)
     print_json({"path": str(path)}) if as_json else out_console.print(f"wrote {path}", soft_wrap=True)
+
+
+@commands.command(
+    "replay",
+    epilog="Examples:\n\n"
+    "- `hsfl replay runs/mine` makes a simulation again from its own records\n"
+    "- `hsfl replay /srv/hsfl/run --json` simulates what a main server's rounds did, where the data of all clients are here",
+)
+def replay_command(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run: a simulation's, or a main server's.")],
+    plugin: Plugins = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Make a run again with its recorded cuts and kept clients, and say whether losses and models agree to the bit.
+
+    Exit code 0: all that was checked agrees. 1: something differs. 2: nothing could be checked.
+    """
+    with one_line_errors():
+        from hsfl.runs.replay import replay_run
+
+        load_plugins(plugin)
+        report = replay_run(folder, data_dir)
+    print_json(asdict(report) | {"agrees": report.agrees}) if as_json else _show_replay(report)
+    if not report.agrees:
+        raise typer.Exit(2 if report.agrees is None else 1)
+
+
+def _show_replay(report: "ReplayReport") -> None:
+    answers = {True: "the bits agree", False: "the bits differ", None: "nothing could be checked"}
+    out_console.print(f"{report.folder}: {answers[report.agrees]}, {report.rounds} rounds replayed", soft_wrap=True)
+    if (first := report.first_round) is not None:
+        out_console.print(
+            f"first difference in a record: round {first.round}, {first.quantity} was {first.recorded} and is {first.replayed}",
+            soft_wrap=True,
+        )
+    if (tensor := report.first_tensor) is not None:
+        how = "another shape or type" if tensor.largest is None else f"by up to {tensor.largest:.3g}"
+        out_console.print(
+            f"first difference in a model: round {tensor.round}, {tensor.tensor} of {tensor.file}, {how}",
+            soft_wrap=True,
+        )
+    for title, sentences in (("checked", report.checked), ("not checked", report.unchecked), ("note", report.notes)):
+        for sentence in sentences:
+            out_console.print(f"{title}: {sentence}", soft_wrap=True)

@@ -6,8 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
-from hsfl.commands.console import Json, need_deploy_extra, one_line_errors, out_console, print_json, show_table
+from hsfl.commands.console import (
+    Json,
+    err_console,
+    need_deploy_extra,
+    one_line_errors,
+    out_console,
+    print_json,
+    show_table,
+)
 from hsfl.commands.report import say_page, write_page_beside
 from hsfl.formats import percent
 
@@ -59,8 +68,11 @@ def serve_main_command(settings: Settings, insecure: Insecure = False, json_log:
 
         main_settings = read_settings(settings, MainSettings)
         summary = asyncio.run(serve_main(main_settings, insecure, log))
+    page = write_page_beside(Path(main_settings.out), Console(quiet=True) if json_log else err_console)
     sentence = f"{summary.status} after {summary.rounds} rounds"
-    _say_end(log, json_log, sentence, status=summary.status, rounds=summary.rounds)
+    if not json_log:
+        say_page(page)
+    _say_end(log, json_log, sentence, status=summary.status, rounds=summary.rounds, page=page is not None)
     if summary.status != "finished":
         raise typer.Exit(130 if summary.status == "interrupted" else 1)
 
@@ -126,11 +138,23 @@ def _show_status(report: dict[str, Any]) -> None:
             client["doing"],
             *(_seconds_cell(client["measured_s"].get(phase)) for phase in phases),
             str(client["drops"]),
+            str(client["late_rounds"]),
+            "-" if client["certificate_days"] is None else f"{client['certificate_days']:.0f}",
         )
         for client in report["clients"]
     ]
-    show_table(out_console, ("name", "here", "cut", "doing", *phases, "drops"), rows, [None] * len(rows))
-    out_console.print("phases are measured seconds of the last round")
+    show_table(
+        out_console, ("name", "here", "cut", "doing", *phases, "drops", "late", "days"), rows, [None] * len(rows)
+    )
+    out_console.print(
+        "phases are measured seconds of the last round; late: rounds dropped at tau; days: until the certificate expires"
+    )
+    own = report["versions"]["main"]
+    out_console.print(f"hsfl {own['hsfl']}, torch {own['torch']}, Python {own['python']} on the main server")
+    for note in report["version_notes"]:
+        out_console.print(f"warning: {note}", soft_wrap=True)
+    if (days := report["certificate_days"]) is not None:
+        out_console.print(f"the main server's certificate expires in {days:.0f} days")
     (low, high), (_, edge_high) = report["main_units"], report["edge_units"]
     out_console.print(f"the main server holds units {low} to {high}, the edge server 0 to {edge_high}")
     for server in report["holds_whole_model"]:

@@ -199,6 +199,13 @@ class TrainConfig(Section):
     step_rounds: int = Field(10, ge=1)  # where the schedule is `step`: the rate falls after so many rounds
     step_factor: float = Field(0.1, gt=0, le=1)  # where the schedule is `step`: the rate falls to this part of itself
     proximal_mu: float = Field(0.0, ge=0, le=1e6)  # FedProx, for frameworks that train a copy per client
+    clip_norm: float | None = Field(
+        None, ge=1e-12, le=1e12
+    )  # the longest update of a client, by the L2 norm over all weights of head and tail; a longer one is scaled down to it
+    average: Literal["mean", "trimmed_mean", "median"] = (
+        "mean"  # of the clients' weights: by samples, or number by number and unweighted, which keeps all updates of a round in memory
+    )
+    trim: float = Field(0.1, gt=0, lt=0.5)  # of trimmed_mean: this part of the clients is left out at either end
     clients_per_round: int | None = Field(None, ge=1)  # null takes all clients
     choose: Literal["uniform", "samples"] = "uniform"  # who takes part: all alike, or drawn by the number of samples
     receivers: Literal["all", "chosen"] = "all"  # who gets the model that a round makes: all, or who was to take part
@@ -212,6 +219,16 @@ class TrainConfig(Section):
         None  # classification, multi_label, regression, next_token, segmentation, or a name that a plugin registered; null: the data's
     )
     loss: str | None = None  # cross_entropy, pixel_cross_entropy, bce, mse, mae, huber; null: the task's own
+
+
+class AttackConfig(Section):
+    """Simulated clients that do harm: they change what they hold, which is their labels, or the update of their head."""
+
+    kind: Literal["label_flip", "sign_flip", "scaled_update", "noise"] | None = (
+        None  # label_flip: labels counted from the other end; sign_flip: the head's update times -scale; scaled_update: times scale; noise: of scale times its size is added
+    )
+    share: float = Field(0.2, ge=0, le=1)  # of the clients, drawn by the run's seed and rounded to whole clients
+    scale: float = Field(1.0, gt=0, le=1e6)  # see kind
 
 
 class LogConfig(Section):
@@ -246,6 +263,7 @@ class RunConfig(Section):
     fleet: FleetConfig = FleetConfig()
     network: NetworkConfig = NetworkConfig()
     train: TrainConfig = TrainConfig()
+    attack: AttackConfig = AttackConfig()
     allocation: AllocationConfig = AllocationConfig()
     options: OptionsConfig = OptionsConfig()
     log: LogConfig = LogConfig()

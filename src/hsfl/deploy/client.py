@@ -37,6 +37,7 @@ from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.link_probe import measure_rates
 from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_message
 from hsfl.deploy.wire.transport import TAKEN, Backoff, Peer, is_refusal, read_message
+from hsfl.deploy.wire.versions import own_versions
 from hsfl.errors import InputError
 from hsfl.training.speed import keep_freed_memory, machine_memory_bits
 from hsfl.training.step import Part
@@ -146,7 +147,8 @@ class ClientProcess:
             raise InputError(f"the main server gives {name} another seat than before; start this client again")
         self.measured = self.measured or await self._measure(setup)
         holds = self.job.order.attempt if self.job is not None and not self.job.over else None
-        await call.write(pack_message(Ready(setup.kit.fingerprint, list(setup.class_counts), self.measured, holds)))
+        ready = Ready(setup.kit.fingerprint, list(setup.class_counts), self.measured, holds, own_versions())
+        await call.write(pack_message(ready))
         self.call, self.joined = call, True
         self.main_connected.set()
         self.log.event("joined", seat=setup.seat, samples=sum(setup.class_counts))
@@ -173,6 +175,8 @@ class ClientProcess:
                 await self._take_order(setup, message)
             elif isinstance(message, Evaluate):
                 self._check_cut(setup, message.cut)
+                if self.evaluation is not None:
+                    self.evaluation.cancel()  # one at a time, however many are asked for
                 self.evaluation = asyncio.create_task(self._evaluate(setup, message, self.channels))
             elif isinstance(message, Benched):
                 self._log_benched(message)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from hsfl.data.passes import RoundSteps
 from hsfl.deploy.client_setup import ClientSetup
+from hsfl.deploy.model_kit import ModelKit
 from hsfl.deploy.wire.client_messages import (
     Batch,
     End,
@@ -88,12 +89,15 @@ class Channels:
         await self.edge.close()
 
 
-async def _fetch_head(edge: Peer, attempt: str, like: UnitState) -> UnitState:
-    """The head of an attempt, from the edge server. like: a state of the units that the head must have."""
+async def _fetch_head(edge: Peer, attempt: str, kit: ModelKit, cut: int) -> UnitState:
+    """The head of an attempt, from the edge server, as far as the cut."""
+    like = kit.empty(0, cut)
     call = edge.stream("Fetch")
     await call.write(pack_message(Fetch(attempt)))
     await call.done_writing()
-    return unpack_state(await collect(lambda: read_message(call), most_state_bytes(like)), like)
+    head = unpack_state(await collect(lambda: read_message(call), most_state_bytes(like)), like)
+    kit.legal_ranges.check(head)
+    return head
 
 
 class RoundWork:
@@ -136,8 +140,8 @@ class RoundWork:
         """Fetch the head of the round from the edge server."""
 
         async def work() -> UnitState:
-            like, began_s = self.setup.kit.empty(0, self.job.order.cut), time.perf_counter()
-            head = await _fetch_head((await self.channels()).edge, self.job.order.attempt, like)
+            began_s, order = time.perf_counter(), self.job.order
+            head = await _fetch_head((await self.channels()).edge, order.attempt, self.setup.kit, order.cut)
             self.job.model_down_s = time.perf_counter() - began_s
             return head
 
@@ -207,10 +211,12 @@ class RoundWork:
         steps = RoundSteps(self.setup.data.num_samples, train.batch_size, train.local_epochs, job.order.round).count
         losses.read()
         (total,) = losses.parts
+        is_whole = job.order.cut == self.setup.kit.num_units  # then nobody else knows the losses
+        computing_s = max(took_s - job.exchange_s, 0.0)
         end = End(
-            steps, losses.num_samples, float(total), max(took_s - job.exchange_s, 0.0), job.exchange_s, job.model_down_s
+            steps, losses.num_samples, float(total) if is_whole else None, computing_s, job.exchange_s, job.model_down_s
         )
-        done = 0 if job.order.cut == self.setup.kit.num_units else steps
+        done = 0 if is_whole else steps
         expect_message(self.wait(self.exchange(done, pack_message(end))), Ended)
 
     def wait(self, work: Any) -> Any:
@@ -255,7 +261,7 @@ async def evaluate_head(setup: ClientSetup, order: Evaluate, channels: Channels,
     call = channels.main.stream("Evaluate")
     try:
         await call.write(pack_message(Enter(order.attempt)))
-        head = await _fetch_head(channels.edge, order.attempt, setup.kit.empty(0, order.cut))
+        head = await _fetch_head(channels.edge, order.attempt, setup.kit, order.cut)
         await compute(_load_head, setup, head)
         test, size = setup.test, setup.kit.config.train.batch_size
         steps = 0 if test is None else num_batches(test, size)

@@ -9,6 +9,14 @@ from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.data import augment
 from hsfl.data.registry import Dataset
+from hsfl.deploy.device_limits import (
+    OneHolder,
+    check_images,
+    check_seat,
+    check_training,
+    check_visits,
+    made_within_memory,
+)
 from hsfl.deploy.model_kit import ModelKit, make_kit
 from hsfl.deploy.settings import ClientSettings, client_data_settings, received_config
 from hsfl.deploy.wire.client_messages import Welcome
@@ -37,7 +45,9 @@ class ClientSetup:
     def speed(self, seconds: float) -> Speed:
         """How fast this machine trains the model's real units, measured for about so many seconds."""
         kit = self.kit
-        return training_speed(kit.model, kit.input_shape, kit.num_classes, kit.config.train, seconds)
+        return training_speed(
+            kit.model, kit.input_shape, kit.num_classes, kit.config.train, seconds, check=check_training
+        )
 
 
 def prepare_setup(settings: ClientSettings, welcome: Welcome) -> ClientSetup:
@@ -45,7 +55,9 @@ def prepare_setup(settings: ClientSettings, welcome: Welcome) -> ClientSetup:
     plugins.load_plugins_of(settings.plugins)
     simulated = settings.as_client is not None
     config = received_config(welcome.settings, client_data_settings(settings), simulated)
+    check_seat(welcome.seat, config.fleet.num_clients)
     dataset = read_data(config)
+    check_images(config, dataset)
     images = make_images(config, dataset, "train")
     augment.check_augmentation(config.data.augment, images.shape)
     if images.shape != tuple(welcome.input_shape) or dataset.num_classes != welcome.num_classes:
@@ -59,10 +71,10 @@ def prepare_setup(settings: ClientSettings, welcome: Welcome) -> ClientSetup:
         if settings.as_client >= len(shares):
             raise InputError(f"as_client is {settings.as_client} but the run has {len(shares)} clients, from 0")
         sample_indices = shares[settings.as_client]
-    kit = make_kit(config, tuple(welcome.input_shape), welcome.num_classes)
+    check_visits(config, len(sample_indices))
+    kit = made_within_memory(lambda: make_kit(config, tuple(welcome.input_shape), welcome.num_classes))
     counts = torch.bincount(images.y[torch.from_numpy(sample_indices)], minlength=welcome.num_classes)
-    indices = [np.empty(0, int)] * welcome.seat + [sample_indices]
-    feed = Feed(images, indices, config.seed, config.data.augment)
+    feed = Feed(images, OneHolder(welcome.seat, sample_indices), config.seed, config.data.augment)
     test = _test_images(config, dataset, settings.as_client) if welcome.evaluates else None
     return ClientSetup(kit, feed, welcome.seat, tuple(counts.tolist()), test)
 

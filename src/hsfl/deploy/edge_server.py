@@ -16,7 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hsfl.data.passes import RoundSteps
+from hsfl.deploy.clipped_sides import Factors, side_norms
 from hsfl.deploy.compute_queue import ComputeQueue
+from hsfl.deploy.device_limits import made_within_memory
 from hsfl.deploy.logs import Log
 from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.model_kit import ModelKit, make_kit
@@ -38,8 +41,23 @@ from hsfl.deploy.wire.model_chunks import (
     sum_bytes,
     unpack_state,
 )
-from hsfl.deploy.wire.server_messages import Await, Begin, Done, GiveUnits, Have, Open, Seat, Standing, Swap, TakeUnits
+from hsfl.deploy.wire.server_messages import (
+    AskNorms,
+    Await,
+    Begin,
+    Clipped,
+    Done,
+    GiveUnits,
+    Have,
+    Norms,
+    Open,
+    Seat,
+    Standing,
+    Swap,
+    TakeUnits,
+)
 from hsfl.deploy.wire.transport import ServedMethod, read_request
+from hsfl.deploy.wire.versions import own_versions
 from hsfl.errors import InputError
 from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState
@@ -59,10 +77,16 @@ class EdgeRound:
     finished: dict[int, FinishedSide] = field(default_factory=dict)
     model_up_s: dict[int, float] = field(default_factory=dict)
     refused: dict[int, tuple[str, str]] = field(default_factory=dict)  # by seat: the reason in one word, and a sentence
+    factors: Factors | None = None  # what updates are multiplied with, where they are clipped
     up_bytes: int = 0
     down_bytes: int = 0
     began_s: float = field(default_factory=time.perf_counter)
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    @property
+    def weight(self) -> float:
+        """Of all clients that may be summed."""
+        return float(sum(seat.num_samples for seat in self.seats.values()))
 
 
 def _join_units(before: UnitState, more: UnitState) -> UnitState:
@@ -70,27 +94,44 @@ def _join_units(before: UnitState, more: UnitState) -> UnitState:
     return join(before, more)[0 : more.stop].clone()
 
 
-def _check_head(content: bytes, like: UnitState, largest_values: tuple[float, ...]) -> UnitState:
-    """The head in a safetensors file. It must have exactly the units of `like`, and every number must be finite and at
-    most its unit's largest value; anything else is a WireError."""
+def _check_head(content: bytes, open_round: EdgeRound, seat: Seat, kit: ModelKit) -> UnitState:
+    """A client's head in a safetensors file. It must have exactly the client's units, every number must be finite and at
+    most its unit's largest value, and buffers must be in their legal ranges; anything else is a WireError."""
+    like, train = open_round.state[0 : seat.cut], kit.config.train
     head = unpack_state(content, like)
     try:
-        check_growth(head, largest_values)
+        check_growth(head, open_round.largest_values)
     except Diverged as error:
         raise WireError("diverged", str(error)) from None
+    steps = RoundSteps(seat.num_samples, train.batch_size, train.local_epochs, open_round.round).count
+    kit.legal_ranges.check(head, like, steps, open_round.weight)
     return head
 
 
-def sum_kept_clients(state: UnitState, sides: Mapping[int, FinishedSide], kept: Sequence[int]) -> Server:
+class ClientAtFault(Exception):
+    """One client's trained units cannot be summed: the round goes on without the client."""
+
+    def __init__(self, seat: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.seat, self.sentence = seat, sentence
+
+
+def sum_kept_clients(
+    state: UnitState, sides: Mapping[int, FinishedSide], kept: Sequence[int], factors: Factors | None = None
+) -> Server:
     """A server that has summed the trained units of the kept clients. state: the units that the round began with. sides:
-    each client's trained units on this server, with its weight.
+    each client's trained units on this server, with its weight. factors: by which updates are clipped first.
 
     The grid of the sums follows from the samples of the kept clients, as in a simulation that keeps the same clients."""
     num_samples = sum(sides[seat].weight for seat in kept)
     server = Server(state, PartialSum.zero(state, num_samples))
     for seat in kept:
-        server.finish(seat, sides[seat].state, sides[seat].weight)
-    server.commit(kept)
+        side = sides[seat] if factors is None else factors.scaled(seat, state, sides[seat])
+        server.finish(seat, side.state, side.weight)
+        try:
+            server.commit([seat])
+        except Exception as error:  # whatever it is, it is this client's alone
+            raise ClientAtFault(seat, str(error)) from error
     return server
 
 
@@ -114,6 +155,8 @@ class EdgeProcess:
             "GiveUnits": ServedMethod("stream_stream", main_only, self.give_units),
             "Open": ServedMethod("unary_unary", main_only, self.start_round),
             "Await": ServedMethod("unary_unary", main_only, self.await_heads),
+            "AskNorms": ServedMethod("unary_unary", main_only, self.tell_norms),
+            "Clip": ServedMethod("unary_unary", main_only, self.take_factors),
             "Swap": ServedMethod("stream_stream", main_only, self.swap_sums),
             "Fetch": ServedMethod("stream_stream", clients_only, self.send_head),
             "Upload": ServedMethod("stream_stream", clients_only, self.take_head),
@@ -125,14 +168,17 @@ class EdgeProcess:
         message, _ = expect_message(request, Begin)
         if message != self.begin_message or self.kit is None:
             config = received_config(message.settings)
-            kit = await self.compute.run(lambda: make_kit(config, tuple(message.input_shape), message.num_classes))
+            shape = tuple(message.input_shape)
+            kit = await self.compute.run(
+                lambda: made_within_memory(lambda: make_kit(config, shape, message.num_classes))
+            )
             store = UnitStore(self.folder / message.run)
             self.states = await self.compute.run(lambda: _read_rounds(store, kit))
             self.begin_message, self.kit, self.store, self.open_round = message, kit, store, None
             self.log.event("the main server is here", rounds=sorted(self.states))
         rounds = sorted(self.states)
         stops = [self.states[round].stop for round in rounds]
-        return pack_message(Standing(self.instance, self.kit.fingerprint, rounds, stops))
+        return pack_message(Standing(self.instance, self.kit.fingerprint, rounds, stops, own_versions()))
 
     def _begun_kit(self) -> ModelKit:
         if self.kit is None:
@@ -229,7 +275,7 @@ class EdgeProcess:
         try:
             content = await collect(lambda: read_request(context), most_state_bytes(like))
             took_s = time.perf_counter() - began_s
-            head = await self.compute.run(lambda: _check_head(content, like, open_round.largest_values))
+            head = await self.compute.run(lambda: self._checked_head(content, open_round, seat))
         except WireError as error:
             await self._refuse_head(open_round, seat, error)
             raise
@@ -244,6 +290,16 @@ class EdgeProcess:
             self.metrics.carried("client_edge", "up", head.num_bytes)
             open_round.news.notify_all()
         await context.write(pack_message(Uploaded()))
+
+    def _checked_head(self, content: bytes, open_round: EdgeRound, seat: Seat) -> UnitState:
+        """As `_check_head`; whatever else goes wrong with a head is this client's alone, too."""
+        try:
+            return _check_head(content, open_round, seat, self._begun_kit())
+        except WireError:
+            raise
+        except Exception as error:
+            self.log.event("a head cannot be checked", "error", error=error, client=seat.name)
+            raise WireError("other", "the head cannot be checked; the edge server's log says why") from None
 
     async def _refuse_head(self, open_round: EdgeRound, seat: Seat, error: WireError) -> None:
         if error.reason == "ended" or seat.seat in open_round.finished or seat.seat in open_round.refused:
@@ -261,15 +317,48 @@ class EdgeProcess:
             open_round.refused[seat.seat] = (error.reason, error.sentence[:1000])
             open_round.news.notify_all()
 
+    async def tell_norms(self, request: bytes, context: Any) -> bytes:
+        """Tell how long the updates of these clients' heads are."""
+        kit, message = self._begun_kit(), expect_message(request, AskNorms)[0]
+        open_round, clip = self._round_of_attempt(message.attempt), kit.clip
+        self._check_kept(open_round, message.kept)
+        if clip is None:
+            raise WireError("order", "this run does not clip updates (train.clip_norm)")
+        state, heads = open_round.state, open_round.finished
+        return pack_message(Norms(await self.compute.run(lambda: side_norms(clip, state, heads, message.kept))))
+
+    async def take_factors(self, request: bytes, context: Any) -> bytes:
+        """Learn what the updates of these clients are multiplied with in the swap that follows."""
+        kit, message = self._begun_kit(), expect_message(request, Clipped)[0]
+        open_round = self._round_of_attempt(message.attempt)
+        self._check_kept(open_round, message.kept)
+        if kit.clip is None or len(message.factors) != len(message.kept):
+            raise WireError(
+                "order", f"{len(message.factors)} factors for {len(message.kept)} clients of a run, clipped or not"
+            )
+        open_round.factors = Factors(kit.clip, dict(zip(message.kept, message.factors)))
+        return pack_message(Done())
+
+    def _check_kept(self, open_round: EdgeRound, kept: Sequence[int]) -> None:
+        """Refuse a list of clients whose heads are not complete at the edge server, and one that names a client twice."""
+        if not set(kept) <= open_round.finished.keys() or len(set(kept)) < len(kept):
+            raise WireError("order", "a client is to be kept whose head is not complete at the edge server")
+
     async def swap_sums(self, messages: Any, context: Any) -> None:
         """End a round: both servers sum the same clients, swap the sums of the common units, and divide."""
         message, _ = expect_message(await read_request(context), Swap)
         open_round = self._round_of_attempt(message.attempt)
-        if not set(message.kept) <= open_round.finished.keys() or len(set(message.kept)) < len(message.kept):
-            raise WireError("order", "a client is to be kept whose head is not complete at the edge server")
+        self._check_kept(open_round, message.kept)
+        known = open_round.factors.by_seat.keys() if open_round.factors is not None else set[int]()
+        if self._begun_kit().clip is not None and not set(message.kept) <= known:
+            raise WireError("order", "updates are clipped in this run, and a client's factor is not known yet")
         if not 0 <= message.start <= message.stop <= open_round.state.stop and message.start < message.stop:
             raise WireError("order", f"common units {message.start} to {message.stop} are not held by the edge server")
-        server = await self._swap_and_merge(open_round, message, context)
+        try:
+            server = await self._swap_and_merge(open_round, message, context)
+        except ClientAtFault as fault:
+            await self._withdraw_head(open_round, fault)
+            raise WireError("head_withdrawn", f"a head cannot be summed: {fault.sentence}") from None
         after = await self.compute.run(server.close)
         await self._save_state(open_round.round + 1, after)
         self.states = {
@@ -279,11 +368,20 @@ class EdgeProcess:
         self.metrics.completed(open_round.round + 1, time.perf_counter() - open_round.began_s)
         await context.write(pack_message(Done()))
 
+    async def _withdraw_head(self, open_round: EdgeRound, fault: ClientAtFault) -> None:
+        """A head that was complete cannot be summed: the main server hears of it when it asks for the heads again."""
+        seat = next(seat for seat in open_round.seats.values() if seat.seat == fault.seat)
+        open_round.finished.pop(fault.seat, None)
+        await self._refuse_head(open_round, seat, WireError("other", fault.sentence))
+
     async def _swap_and_merge(self, open_round: EdgeRound, message: Swap, context: Any) -> Server:
         """The server with the sums of both servers. The main server's sum arrives while this server makes and sends its own."""
 
+        def sum_heads() -> Server:
+            return sum_kept_clients(open_round.state, open_round.finished, sorted(message.kept), open_round.factors)
+
         def sum_up() -> tuple[Server, PartialSum, bytes]:
-            server = sum_kept_clients(open_round.state, open_round.finished, sorted(message.kept))
+            server = sum_heads()
             edge_sum = server.send(message.start, message.stop)
             return server, edge_sum, sum_bytes(edge_sum)
 
@@ -293,9 +391,7 @@ class EdgeProcess:
             return server, edge_sum
 
         if message.start >= message.stop:
-            return await self.compute.run(
-                lambda: sum_kept_clients(open_round.state, open_round.finished, sorted(message.kept))
-            )
+            return await self.compute.run(sum_heads)
         limit = most_sum_bytes(open_round.state[message.start : message.stop])
         content, (server, edge_sum) = await both_results(collect(lambda: read_request(context), limit), give())
         await self.compute.run(lambda: server.merge(read_sum(content, edge_sum)))

@@ -155,6 +155,15 @@ class Log:
         root = logging.getLogger()
         root.handlers[:] = self._logger.handlers
         root.setLevel(logging.WARNING)
+        for name in ("asyncio", "grpc._cython.cygrpc"):
+            logging.getLogger(name).addFilter(_is_no_lost_answer)
+
+
+def _is_no_lost_answer(record: logging.LogRecord) -> bool:
+    """Whether a line of gRPC's is worth a place in the log: a peer that opens calls and goes causes a traceback for each answer
+    that it does not take, thousands if it likes."""
+    error = record.exc_info[1] if record.exc_info else None
+    return type(error).__name__ != "ExecuteBatchError"
 
 
 def open_log(name: str, as_json: bool, stream: IO[str] | None = None, level: str = "info") -> Log:

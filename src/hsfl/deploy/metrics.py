@@ -1,14 +1,17 @@
 """What a server counts for Prometheus: clients, rounds, seconds of phases, bytes on each link, drops by reason.
 
-No label names a client: who may read metrics is another question than who takes part.
+No label here names a client. The counts of each client are `main.client_counts`, where the operator chooses what stands for a name.
 """
 
+import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from hsfl.deploy.trust.credentials import is_loopback
+from hsfl.deploy.trust.expiry import bundle_days
 from hsfl.errors import InputError
 
 PHASES = ("client", "smashed", "server", "waiting", "gradient", "model_up", "model_down")
@@ -16,8 +19,21 @@ LINKS = ("client_main", "client_edge", "main_edge")
 DIRECTIONS = ("up", "down")  # up: towards the main server, or from a client
 REASONS = (
     *("certificate", "expired", "key_usage", "name", "role", "revoked"),  # of hsfl.deploy.trust.identity.Refused
-    *("late", "disconnected", "protocol", "not_finite", "shape", "too_large", "order", "diverged", "other"),
+    *(
+        "late",
+        "disconnected",
+        "protocol",
+        "not_finite",
+        "shape",
+        "too_large",
+        "order",
+        "diverged",
+        "range",
+        "jump",
+        "other",
+    ),
 )
+REFUSED_CONNECTIONS = ("deadline", "address", "name", "crowd", "full", "no_call")  # docs/deploy.md says what each means
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)  # bounds of the histograms
 
 
@@ -39,6 +55,12 @@ class Metrics:
         )
         self._bytes = Counter("hsfl_link_bytes", "Bytes carried by a link.", ["link", "direction"], registry=registry)
         self._drops = Counter("hsfl_drops", "Clients dropped or refused, by reason.", ["reason"], registry=registry)
+        self.connections = Gauge("hsfl_connections", "Open connections to this server.", registry=registry)
+        self._refused_connections = Counter(
+            "hsfl_refused_connections", "Connections shut down or gone without a call.", ["reason"], registry=registry
+        )
+        for reason in REFUSED_CONNECTIONS:
+            self._refused_connections.labels(reason)
         for phase in PHASES:
             self._phase_s.labels(phase)  # a series is there from the start, at zero
         for link in LINKS:
@@ -60,13 +82,32 @@ class Metrics:
 
     def dropped(self, reason: str) -> None:
         """Count a client that was dropped or refused; a reason that is not in REASONS counts as other."""
-        self._drops.labels(reason if reason in REASONS else "other").inc()
+        self._drops.labels(known_reason(reason)).inc()
+
+    def watch_certificate(self, certs: Path | None) -> None:
+        """Show in how many days this server's own certificate expires. certs: the folder of its bundle, which is looked at each
+        time, since a certificate may be renewed while the server runs; None is plaintext."""
+        if certs is not None:
+            days = Gauge(
+                "hsfl_certificate_days", "Days until this server's certificate expires.", registry=self.registry
+            )
+            days.set_function(lambda: math.nan if (left := bundle_days(certs)) is None else left)
+
+    def refused_connections(self, reason: str, count: int) -> None:
+        """Count connections that were refused."""
+        assert reason in REFUSED_CONNECTIONS, reason
+        self._refused_connections.labels(reason).inc(count)
 
     def completed(self, round: int, seconds: float) -> None:
         """Count a completed round."""
         self.rounds.inc()
         self.round.set(round)
         self.round_s.observe(seconds)
+
+
+def known_reason(reason: str) -> str:
+    """The reason as metrics show it."""
+    return reason if reason in REASONS else "other"
 
 
 def serve_metrics(metrics: Metrics, address: str, public: bool = False) -> tuple[int, Callable[[], Any]]:

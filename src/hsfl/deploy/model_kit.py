@@ -7,6 +7,8 @@ from math import prod
 import torch
 
 from hsfl.config import RunConfig
+from hsfl.deploy.wire.frames import WireError
+from hsfl.deploy.wire.legal_state import LegalRanges
 from hsfl.deploy.wire.model_chunks import fingerprint
 from hsfl.errors import InputError
 from hsfl.models.model_checks import check_fits, example
@@ -15,6 +17,7 @@ from hsfl.models.units import SplitModel
 from hsfl.runs.client_data import expected_task
 from hsfl.runs.prepare import make_model
 from hsfl.tasks import DEFAULT
+from hsfl.training.clipping import Clip, clip_of
 from hsfl.training.step import Part
 
 Shape = tuple[int, ...]
@@ -54,11 +57,20 @@ class ModelKit:
                 shapes.append(tuple(x.shape[1:]))
         return tuple(shapes)
 
+    @cached_property
+    def legal_ranges(self) -> LegalRanges:
+        return LegalRanges.of(self.model)
+
     @property
     def batch_bytes(self) -> int:
         """The longest message that a client sends: a batch of smashed data and labels, and what describes them."""
         largest = max(prod(shape) for shape in self.shapes) * self.initial.floats.itemsize + 8
         return (self.config.train.batch_size + 1) * largest + (1 << 16)
+
+    @cached_property
+    def clip(self) -> Clip | None:
+        """How updates are clipped; None where they are not."""
+        return clip_of(self.config.train.clip_norm, self.model, self.layout)
 
     def make_part(self, start: int, stop: int) -> Part:
         """The units `[start, stop)`, ready to be trained."""
@@ -67,6 +79,13 @@ class ModelKit:
     def empty(self, start: int, stop: int) -> UnitState:
         """A state of the units `[start, stop)` in which every number is zero."""
         return UnitState.empty(self.layout, start, stop, self.initial.floats.dtype)
+
+    def check_units(self, units: UnitState, who: str) -> None:
+        """Refuse units of another server that training cannot give."""
+        try:
+            self.legal_ranges.check(units)
+        except WireError as error:
+            raise InputError(f"{who} holds units that training cannot give: {error}; put back its folder") from None
 
     def check_fingerprint(self, other: str, who: str) -> None:
         if other != self.fingerprint:

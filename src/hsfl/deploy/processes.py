@@ -2,8 +2,8 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ from hsfl.deploy.compute_queue import ComputeQueue
 from hsfl.deploy.diagnosis import diagnose
 from hsfl.deploy.edge_server import EdgeProcess
 from hsfl.deploy.logs import Log
+from hsfl.deploy.main.client_counts import ClientCounts
 from hsfl.deploy.main.cut_planner import CutPlanner
 from hsfl.deploy.main.edge_link import EdgeLink
 from hsfl.deploy.main.handlers import SharedState
@@ -28,6 +29,7 @@ from hsfl.deploy.metrics import Metrics, serve_metrics
 from hsfl.deploy.model_kit import ModelKit, make_kit
 from hsfl.deploy.settings import ClientSettings, EdgeSettings, MainSettings, run_config
 from hsfl.deploy.trust.bundle import check_bundle
+from hsfl.deploy.trust.expiry import bundle_days, expires_soon
 from hsfl.deploy.trust.identity import check_name, role_of
 from hsfl.deploy.wire.transport import listen
 from hsfl.errors import InputError
@@ -72,7 +74,7 @@ async def serve_main(settings: MainSettings, insecure: bool, log: Log) -> Summar
     folder, compute, metrics = RunFolder(settings.out), ComputeQueue(settings.threads), Metrics()
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    with folder.locked():
+    with folder.locked(), _metrics_page(settings.metrics, metrics, certs, log):
         kit, dataset = await compute.run(lambda: _model_and_data(settings, config))
         _begin_folder(folder, config, settings.threads)
         planner = await compute.run(lambda: _measured_planner(kit, log))
@@ -82,14 +84,14 @@ async def serve_main(settings: MainSettings, insecure: bool, log: Log) -> Summar
         edge = EdgeLink(settings.edge, certs, roster.run)
         rules = BenchRules(settings.bench_after, settings.bench_rounds, settings.bench_longest)
         control = FleetControl(folder, rules, log, kit.num_units)
-        shared = SharedState(settings, kit, planner, roster, edge, compute, log, metrics, control)
+        counts = ClientCounts(metrics, settings.metrics_clients, roster.run)
+        shared = SharedState(settings, kit, planner, roster, edge, compute, log, metrics, control, counts)
         checkpoint = MainCheckpoint(shared, folder, test, classes)
         checkpoint.restore()
         main = MainProcess(shared, checkpoint)
         server = await listen(
             settings.listen, "hsfl.Main", main.methods(), certs, log, metrics, kit.batch_bytes, main.drop_revoked
         )
-        end_metrics = _serve_metrics(settings.metrics, metrics)
         _on_signals(main.stopping.set)
         log.event("listens", port=server.port)
         try:
@@ -98,7 +100,6 @@ async def serve_main(settings: MainSettings, insecure: bool, log: Log) -> Summar
             roster.close()
             await server.stop()
             await edge.close()
-            end_metrics()
             compute.close()
 
 
@@ -136,8 +137,17 @@ def _begin_folder(folder: RunFolder, config: RunConfig, num_threads: int | None)
         folder.keep_rounds(0)
 
 
-def _serve_metrics(address: str | None, metrics: Metrics) -> Callable[[], object]:
-    return (lambda: None) if address is None else serve_metrics(metrics, address)[1]
+@contextmanager
+def _metrics_page(address: str | None, metrics: Metrics, certs: Path | None, log: Log) -> Iterator[None]:
+    """Serve the page of the metrics, if it has an address. Enter this before the server listens: the address may be refused."""
+    metrics.watch_certificate(certs)
+    if (days := bundle_days(certs)) is not None and expires_soon(days):
+        log.event("this server's certificate expires soon", "warning", days=round(days, 1))
+    end = (lambda: None) if address is None else serve_metrics(metrics, address)[1]
+    try:
+        yield
+    finally:
+        end()
 
 
 async def serve_edge(settings: EdgeSettings, insecure: bool, log: Log) -> None:
@@ -146,18 +156,16 @@ async def serve_edge(settings: EdgeSettings, insecure: bool, log: Log) -> None:
     certs, folder, metrics = certs_folder(settings.certs, insecure, "edge"), Path(settings.out), Metrics()
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with lock_file(folder / LOCK):
+    with lock_file(folder / LOCK), _metrics_page(settings.metrics, metrics, certs, log):
         compute, stopping = ComputeQueue(settings.threads), asyncio.Event()
         edge = EdgeProcess(folder, compute, log, metrics)
         server = await listen(settings.listen, "hsfl.Edge", edge.methods(), certs, log, metrics)
-        end_metrics = _serve_metrics(settings.metrics, metrics)
         _on_signals(stopping.set)
         log.event("listens", port=server.port)
         try:
             await stopping.wait()
         finally:
             await server.stop()
-            end_metrics()
             compute.close()
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,6 +18,9 @@ from hsfl.planning.fair_defaults import without_auto
 TAU_S = 600.0  # where train.tau_s is not given: a client that takes longer is dropped from the round
 NEVER_SENT = {"model": {"init_weights"}, "data": {"dir", "name", "client_file", "test_file", "sha256"}}
 SENT = ("framework", "seed", "model", "data", "train", "fleet", "options")  # what other machines get
+
+
+MostSamples = Annotated[int, Field(ge=1)]
 
 
 class _Table(BaseModel):
@@ -39,12 +42,21 @@ class MainSettings(_Table):
     bench_longest: int = Field(32, ge=1, le=1_000_000)  # rounds that it sits out at most
     # here: by the test samples of run.data, which lie on this machine; clients: by each client's own test samples
     evaluate: Literal["here", "clients", "none"] = "here"
+    # what a client counts at most in the average: for all, or by its name; None: twice the median of the others where it trains the whole model
+    max_samples: MostSamples | dict[str, MostSamples] | None = None
+    on_jump: Literal["warn", "reject"] | None = None  # what to do when the loss on the operator's test samples jumps
+    jump: float = Field(2.0, gt=1)  # a loss jumps that is more than so many times the loss before the round
     input: tuple[int, ...] | None = None  # the shape of a sample, where run.data does not lie on this machine
     classes: int | None = Field(None, ge=2)  # the number of classes, likewise
     threads: int | None = Field(None, ge=1)  # of torch
     metrics: str | None = None  # address and port for Prometheus
+    metrics_clients: Literal["names", "seats", "hashes"] = "names"  # what stands for a client among the metrics
     plugins: tuple[str, ...] = ()  # files that register the model, the policy or the data
     run: dict[str, Any] = Field(default_factory=dict)  # settings as of hsfl run
+
+    def most_samples(self, name: str) -> int | None:
+        """What the client with this name counts at most; None where the operator says nothing."""
+        return self.max_samples.get(name) if isinstance(self.max_samples, dict) else self.max_samples
 
     @property
     def start_clients(self) -> int:
@@ -131,6 +143,7 @@ def run_config(settings: MainSettings) -> RunConfig:
         raise InputError(
             f"run.train.norm_statistics is {config.train.norm_statistics!r}, which real machines do not do yet; leave it out"
         )
+    _check_robust(settings, config)
     seats = len(settings.clients)
     if seats > config.fleet.num_clients:
         raise InputError(
@@ -148,6 +161,24 @@ def run_config(settings: MainSettings) -> RunConfig:
             "lower min_clients"
         )
     return without_auto(config)
+
+
+def _check_robust(settings: MainSettings, config: RunConfig) -> None:
+    """Refuse rules that need every client's update in one place, simulated attackers, and a watch that has nothing to look at."""
+    if config.train.average != "mean":
+        raise InputError(
+            f"run.train.average is {config.train.average!r}, which needs every client's update side by side; real servers hold sums, and "
+            "swap those alone: leave it out, and set run.train.clip_norm"
+        )
+    if config.attack.kind is not None:
+        raise InputError(
+            f"run.attack.kind is {config.attack.kind!r}; attackers are simulated by hsfl run, so leave it out on real machines"
+        )
+    if settings.on_jump is not None and settings.evaluate != "here":
+        raise InputError(
+            f"on_jump is {settings.on_jump!r} but evaluate is {settings.evaluate!r}: only the operator's own test samples can be "
+            "trusted; set evaluate=here, or leave on_jump out"
+        )
 
 
 def _check_own_round(name: str) -> None:
@@ -194,7 +225,7 @@ def received_config(settings: str, data: dict[str, Any] | None = None, simulated
             sections[section] = {name: value for name, value in sections[section].items() if name not in names}
         sent = sections["data"] if simulated else {"augment": sections["data"]["augment"]}
         sections["data"] = sent | (data or {})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"the main server's settings cannot be read ({error}); install the same hsfl") from None
     return parse_config(sections)
 

@@ -64,20 +64,22 @@ class Handed:
     bytes: LinkBytes
     memory: TensorsByClient
     sent: TensorsByClient
+    updates: Packed[int]
 
     @classmethod
     def of(cls, shard: Shard) -> "Handed":
         total = shard.total
         return cls(
             total.total.start, total.total.stop, total.weight.tolist(), total.bits, total.largest, Packed.of(shard.heads),
-            shard.losses, shard.bytes, shard.memory, shard.sent,
+            shard.losses, shard.bytes, shard.memory, shard.sent, Packed.of(shard.updates),
         )  # fmt: skip
 
     def shard(self, memory: UnitState) -> Shard:
         """The shard again. memory: in which the worker counted."""
         weight = torch.tensor(self.weight, dtype=torch.float64)
         total = PartialSum(memory[self.start : self.stop], weight, self.bits, self.largest)
-        return Shard(total, self.heads.states(), self.losses, self.bytes, self.memory, self.sent)
+        heads, updates = self.heads.states(), self.updates.states()
+        return Shard(total, heads, self.losses, self.bytes, self.memory, self.sent, updates)
 
 
 def _lies_in(memory: UnitState, shard: Shard) -> bool:

@@ -24,6 +24,7 @@ from hsfl.config import RunConfig
 from hsfl.data.passes import RoundSteps
 from hsfl.errors import InputError
 from hsfl.frameworks.framework import FrameworkBase, RoundResult, State, Task, copied, join
+from hsfl.frameworks.guard import Guard
 from hsfl.frameworks.hooks import (
     CLIENT_HOOKS,
     ClientTurn,
@@ -61,10 +62,12 @@ class Shard:
         default_factory=TensorsByClient
     )  # what each client remembers, where a method has it
     sent: TensorsByClient = field(default_factory=TensorsByClient)  # what each client sent besides its weights
+    updates: dict[int, UnitState] = field(default_factory=dict)  # what each client brought, where `train.average` asks
 
     def __reduce__(self) -> tuple[Callable[..., "Shard"], tuple[Any, ...]]:
         """How a shard crosses a process border: all heads as one."""
-        return _unpacked, (self.total, Packed.of(self.heads), self.losses, self.bytes, self.memory, self.sent)
+        packed = Packed.of(self.heads), self.losses, self.bytes, self.memory, self.sent, Packed.of(self.updates)
+        return _unpacked, (self.total, *packed)
 
     def merge(self, other: "Shard") -> None:
         """Count in another part of the round."""
@@ -74,6 +77,7 @@ class Shard:
         self.bytes.merge(other.bytes)
         self.memory.update(other.memory)
         self.sent.update(other.sent)
+        self.updates.update(other.updates)
 
 
 def _unpacked(
@@ -83,8 +87,9 @@ def _unpacked(
     num_bytes: LinkBytes,
     memory: TensorsByClient,
     sent: TensorsByClient,
+    updates: Packed[int],
 ) -> Shard:
-    return Shard(total, heads.states(), losses, num_bytes, memory, sent)
+    return Shard(total, heads.states(), losses, num_bytes, memory, sent, updates.states())
 
 
 class CopyPerClient(Hooks, FrameworkBase):
@@ -110,6 +115,7 @@ class CopyPerClient(Hooks, FrameworkBase):
         )  # client and server hold different units of the one client that is trained
         self.hooks = overridden_hooks(type(self))
         self.hooks_clients = any(name in CLIENT_HOOKS for name in self.hooks)
+        self.guard = Guard.of(task.config, task.model, task.layout)
 
     def choose_cuts(self, task: Task) -> tuple[int, ...]:
         return task.cuts
@@ -136,7 +142,7 @@ class CopyPerClient(Hooks, FrameworkBase):
         """Every kept client trains; then the servers swap sums and average."""
         spread = self.spread
         if spread is None:
-            shards: Sequence[Shard] = [self.train(state, kept, round_index, self.task.num_samples(kept))]
+            shards: Sequence[Shard] = [self.train(state, kept, round_index, self.task.round_samples(kept, round_index))]
         else:
             shards = spread(state, kept, round_index)
         after, result = self.finish(state, shards, self.task.receivers(round_index))
@@ -172,10 +178,25 @@ class CopyPerClient(Hooks, FrameworkBase):
             shard.losses.merge(client_losses)
             if turn is not None:
                 self._end_turn(turn, shard)
+            if self.guard is not None:
+                self._guard_update(self.guard, state, k, round_index, shard)
             main.finish(k, session.tail.state, float(weights[k]))
             heads.take(k, head, float(weights[k]), main, link)
         shard.bytes.merge(link.bytes)
         return shard
+
+    def _guard_update(self, guard: Guard, state: State, client: int, round_index: int, shard: Shard) -> None:
+        """An attacker changes the head that it holds; then what the servers get of the update is clipped, and kept for the rule by which
+        it is averaged. Where clients keep their heads, the servers get the tail alone."""
+        cut, main, head = self.cuts[client], state.units["main"], self.head_part.state
+        sent_head = state.units["edge" if self.average_heads else f"head{client}"][0:cut]
+        guard.attack(client, round_index, sent_head, head)
+        sides = [(main[cut : main.stop], self.tail_part.state)]
+        if self.average_heads:
+            sides.insert(0, (sent_head, head))
+        guard.clip(sides)
+        if guard.keeps_updates:
+            shard.updates[client] = (self._trained() if self.average_heads else self.tail_part.state).clone()
 
     def _weights(self, round_index: int) -> np.ndarray:
         """What each client counts, [K]; remembered for a round, since an engine may train it client by client."""
@@ -204,13 +225,16 @@ class CopyPerClient(Hooks, FrameworkBase):
         link.bytes.merge(whole.bytes)
         total, main = whole.total, state.units["main"]
         if self.average_heads:
-            self._swap(total, link)
-            units = self._means(total, state)
+            self._swap(total, link, len(whole.updates))
+            units = self._means(total, state, list(whole.updates.values()))
             for cut, count in enumerate(np.bincount(np.array(self.cuts)[receivers])):
                 link.count("client_edge_down", int(count) * units["edge"][0:cut].num_bytes)  # to dropped clients, too
         else:
             heads = {f"head{k}": head for k, head in whole.heads.items()}
-            units = state.units | heads | {"main": total.mean(main)}
+            mean = total.mean(main)
+            if self.guard is not None:
+                self.guard.average(mean, list(whole.updates.values()))
+            units = state.units | heads | {"main": mean}
         if self.hooks_clients:
             for cut, count in enumerate(np.bincount(np.array(self.cuts)[receivers])):
                 link.count("client_edge_down", int(count) * self._bytes_besides(cut)[0])
@@ -220,20 +244,27 @@ class CopyPerClient(Hooks, FrameworkBase):
         result = RoundResult(whole.losses.mean, whole.losses.num_samples, link.bytes)
         return State(units, state.tensors, memory), result
 
-    def _means(self, total: PartialSum, state: State) -> dict[str, UnitState]:
+    def _means(self, total: PartialSum, state: State, updates: Sequence[UnitState]) -> dict[str, UnitState]:
         """What each server holds after the round. Each has memory of its own, so that a framework that derives from this one may
         write to a state; the common units are averaged once and copied."""
         low, high = self.min_cut, self.max_cut
         main, edge = total[low : self.task.num_units].mean(state.units["main"]), state.units["edge"].clone()
         total[0:low].write_mean(edge)
+        if self.guard is not None:
+            self.guard.average(main, updates)
+            self.guard.average(edge[0:low], updates)
         if low < high:
             edge[low:high].copy_(main[low:high])
         return {"main": main, "edge": edge}
 
-    def _swap(self, total: PartialSum, link: Link) -> None:
+    def _swap(self, total: PartialSum, link: Link, num_updates: int) -> None:
         """Each server sends the other its sum of the common units. Here both have counted into one sum, which is exact, so that
-        nothing is left to add; but what they send passes the link all the same."""
+        nothing is left to add; but what they send passes the link all the same. Where updates are not summed, each server sends the
+        common units of every client that it has; the other server has the rest of them."""
         common = total[self.min_cut : self.max_cut]
+        if self.guard is not None and self.guard.keeps_updates:
+            link.count("edge_main", num_updates * self.task.initial[self.min_cut : self.max_cut].num_bytes)
+            return
         for _ in range(2 if self.min_cut < self.max_cut else 0):
             if (arrived := link.carry("edge_main", common)) is not common:
                 common.copy_(arrived)

@@ -38,6 +38,9 @@ class Task:
     cuts: tuple[int, ...]  # [K]
     arranged: "Arrangement"
     goal: Goal = CLASSIFY  # the loss that is trained
+    counted: Mapping[int, np.ndarray] = field(
+        default_factory=dict
+    )  # [K] what clients count, in rounds that say it otherwise
 
     @property
     def num_clients(self) -> int:
@@ -73,7 +76,8 @@ class Task:
 
     def weights(self, round_index: int) -> np.ndarray:
         """What each client counts in the average of a round (0, 1, ...), [K]."""
-        return participation.update_weights(self.config, round_index, self.feed.sizes)
+        counted = self.counted.get(round_index)
+        return participation.update_weights(self.config, round_index, self.feed.sizes) if counted is None else counted
 
     def most_weight(self, round_samples: int) -> int:
         """What the clients of a round with so many samples count together, at most."""
@@ -89,6 +93,11 @@ class Task:
     def num_samples(self, clients: Iterable[int]) -> int:
         """How many training samples these clients hold together."""
         return sum(map(self.feed.num_samples, clients))
+
+    def round_samples(self, clients: Sequence[int], round_index: int) -> int:
+        """How many training samples these clients hold together, as far as they count in the round."""
+        counted = self.counted.get(round_index)
+        return self.num_samples(clients) if counted is None else int(counted[list(clients)].sum())
 
     def unobserved(self) -> "Task":
         """The same task with a feed whose batches nobody observes."""

@@ -1,5 +1,5 @@
 """The life of a run: prepare what the config names (`prepare`, `client_data`), begin or resume (`resume`), train round by round
-(`loop`) within the budget (`budget`), and tell of it (`progress`, `cuts_and_allocation`). `run_folder` is what a run leaves behind,
+(`loop`) within the budget (`budget`), tell of it (`progress`, `cuts_and_allocation`), and make it again from its records (`replay`). `run_folder` is what a run leaves behind,
 `checks` what a config is told before it begins, `studies` many runs for one question. The algorithms are in `frameworks`, seconds
 and who takes part in `planning`, figures in `report`.
 """
@@ -46,8 +46,12 @@ OFFERED = {  # to other folders, by module
         "prepare",
     ),
     "progress": (
-        "observer",
         "Observer",
+        "observer",
+    ),
+    "replay": (
+        "replay_run",
+        "ReplayReport",
     ),
     "run_folder.checkpoint": (
         "load_tensors",
@@ -94,6 +98,7 @@ OFFERED = {  # to other folders, by module
     ),
     "run_folder.write_records": (
         "clients_record",
+        "finite_quality",
         "make_round_record",
         "phase_times",
         "summarise",

@@ -152,7 +152,7 @@ def _round(
         if config.train.norm_statistics == "averaged":
             quality = assess(parts.engine, framework, after)
         else:
-            estimated = _assess_estimated(parts.engine, framework, after, kept, round_index)
+            estimated = assess_estimated(parts.engine, framework, after, kept, round_index)
             quality, estimation_s = estimated.quality, parts.clock.estimation_s(round_index, chosen)
             result.bytes.merge(estimated.bytes)
     wall_s = time.perf_counter() - began
@@ -160,9 +160,10 @@ def _round(
         framework, task, round_index, position.sim_time_s, timeline, allocation_note, result, quality, wall_s,
         why=explain_straggler(parts.clock, round_index, chosen), averaged=estimated.averaged if estimated else None, estimation_s=estimation_s,
     )  # fmt: skip
-    losses = [loss for loss in (record.train_loss, record.test_loss, *record.metrics.values()) if loss is not None]
-    if not all(map(math.isfinite, losses)) or not after.is_finite():
+    if not math.isfinite(record.train_loss or 0.0) or not after.is_finite():
         raise Diverged(f"a loss or a weight of round {round_index + 1} is no number; lower train.lr")
+    if record.no_quality is not None:
+        observer.warns(f"round {round_index + 1} is recorded without a quality: {record.no_quality}; lower train.lr")
     return after, record, estimated.whole if estimated else None
 
 
@@ -210,7 +211,7 @@ def assess(engine: Engine, framework: Framework, state: State) -> Quality:
     return mean_quality([engine.evaluate(whole) for whole in whole_models(framework, state)])
 
 
-def _assess_estimated(
+def assess_estimated(
     engine: Engine, framework: Framework, state: State, kept: Sequence[int], round_index: int
 ) -> Estimated:
     """As `assess`, after the clients that the round kept have estimated BatchNorm's statistics again."""
@@ -262,17 +263,17 @@ def _model_to_save(parts: Parts, position: Position) -> UnitState:
     if position.estimated is not None:
         return position.estimated
     if parts.config.train.norm_statistics == "averaged" or not rounds_done:
-        return _exported_model(parts.framework, position.state)
+        return exported_model(parts.framework, position.state)
     timeline, _ = parts.clock.round(rounds_done - 1, parts.clock.chosen(rounds_done - 1))
     try:
         kept = np.flatnonzero(timeline.kept).tolist()
-        return _estimated_model(parts.framework, position.state, kept, rounds_done - 1)
+        return estimated_model(parts.framework, position.state, kept, rounds_done - 1)
     except Diverged as error:
         parts.observer.warns(f"the model keeps its averaged statistics: {error}")
-        return _exported_model(parts.framework, position.state)
+        return exported_model(parts.framework, position.state)
 
 
-def _exported_model(framework: Framework, state: State) -> UnitState:
+def exported_model(framework: Framework, state: State) -> UnitState:
     """The one model that a run gives: the joined model, or the mean of the joined models where clients keep heads of their own."""
     models = list(whole_models(framework, state))
     if len(models) == 1:
@@ -283,7 +284,7 @@ def _exported_model(framework: Framework, state: State) -> UnitState:
     return total.mean(models[0])
 
 
-def _estimated_model(framework: Framework, state: State, kept: Sequence[int], round_index: int) -> UnitState:
+def estimated_model(framework: Framework, state: State, kept: Sequence[int], round_index: int) -> UnitState:
     """The joined model with BatchNorm's statistics estimated again, in this process, for a file alone."""
     (averaged,) = whole_models(framework, state)
     return _with_pooled_statistics(framework, averaged, framework.norm_moments(averaged, kept, round_index))[0]

@@ -41,6 +41,7 @@ from hsfl.runs.client_data import charged_subset_note, client_names, data_notes,
 from hsfl.runs.method_extras import charged_hooks, method_extras
 from hsfl.runs.run_folder.records import CutsRecord
 from hsfl.tasks import check_loss, find_task
+from hsfl.training.attack import LabelFlip, attackers
 from hsfl.training.batches import Feed, Images, resized
 from hsfl.training.losses import Goal
 from hsfl.training.norm_statistics import NormLayers
@@ -103,7 +104,7 @@ def prepare(
     split = model or (fitted if isinstance(fitted, ModuleSplit) else None)  # measured as it is, not split once more
     world = make_world(config, train.shape, dataset.num_classes, split).named(client_names(config, dataset))
     num_samples = config.network.sample_scale * indices.sizes
-    feed = Feed(train, indices, config.seed, config.data.augment)
+    feed = Feed(train, indices, config.seed, config.data.augment, _label_flip(config, dataset))
     extras = _searched_extras(config, fitted, feed, world, num_samples, goal)
     chosen, plan_note = _cuts(config, extras.charged(world), num_samples, extras.passes, cuts)
     search = CutTask(config, extras.charged(world), extras.passes * count_batches(config, num_samples))
@@ -167,6 +168,17 @@ def _largest(train: Images, dataset: Dataset) -> Tensor:
     if dataset.vocabulary is not None:
         sample.view(-1)[0] = dataset.vocabulary - 1
     return sample
+
+
+def _label_flip(config: RunConfig, dataset: Dataset) -> LabelFlip | None:
+    """The clients whose labels a simulated attack flips."""
+    if config.attack.kind != "label_flip":
+        return None
+    if dataset.targets != "classes":
+        raise InputError(
+            f"attack.kind is 'label_flip' but {dataset.name} has {dataset.targets}, not classes; take sign_flip, scaled_update or noise"
+        )
+    return LabelFlip(attackers(config), dataset.num_classes)
 
 
 def _check_loss(goal: Goal, model: SplitModel, train: Images, num_outputs: int) -> None:

@@ -22,6 +22,7 @@ from hsfl.planning.fair_defaults import without_auto
 from hsfl.planning.fleet_from_file import fleet_notes
 from hsfl.planning.rounds.round_clock import RoundClock
 from hsfl.runs.checks.clock_notes import clock_notes
+from hsfl.runs.checks.memory_check import updates_notes
 from hsfl.runs.prepare import Bench
 from hsfl.runs.progress import Observer
 from hsfl.runs.run_folder.checkpoint import load_checkpoint
@@ -100,7 +101,7 @@ def begin_or_resume(parts: Parts, going_on: bool) -> Position:
     if not folder.cuts_path.exists():
         folder.write_cuts(parts.bench.cuts)
     folder.write_task(parts.bench.task.goal.row)
-    notes = [*parts.bench.notes, *fleet_notes(config), *_policy_notes(config)]
+    notes = [*parts.bench.notes, *fleet_notes(config), *_policy_notes(config), *updates_notes(parts.bench)]
     notes += clock_notes(parts.bench, framework, parts.clock)
     write_json(folder.clients_path, asdict(clients_record(parts.bench, framework.cuts, notes)))
     sim_time_s = folder.rounds()[-1].sim_time_s if standing.rounds_done else 0.0

@@ -17,6 +17,7 @@ from hsfl.data.augment import AUGMENTATIONS
 from hsfl.data.partition import sizes_of
 from hsfl.data.passes import RoundSteps, batches_of_pass
 from hsfl.rng import stream
+from hsfl.training.attack import LabelFlip
 from hsfl.training.step import StepKey
 
 
@@ -102,6 +103,7 @@ class Feed:
     indices: Sequence[np.ndarray]  # [K] of the images that each client holds
     seed: int
     augment: str = "none"
+    label_flip: LabelFlip | None = None  # of simulated attackers
     on_batch: Callable[[int, int], None] = no_observer  # is told the client and the number of samples, to show progress
 
     def num_samples(self, client: int) -> int:
@@ -131,6 +133,8 @@ class Feed:
         self.on_batch(key.client, len(planned.indices))
         indices = torch.from_numpy(planned.indices).to(self.images.y.device)
         x, y = self.images.x[indices], self.images.targets(indices)
+        if self.label_flip is not None:
+            y = self.label_flip.flipped(key.client, y)
         if self.augment != "none":
             names = ("augment", key.client, key.pass_index, key.step)
             x = AUGMENTATIONS[self.augment](x, stream(self.seed, *names))

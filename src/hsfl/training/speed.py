@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hsfl.config import TrainConfig
-from hsfl.models.cost_table import measure_cost
+from hsfl.models.cost_table import CostTable, measure_cost
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.training.losses import CLASSIFY, Goal
@@ -56,12 +56,14 @@ def training_speed(
     train: TrainConfig,
     seconds: float,
     clock_s: Callable[[], float] = time.perf_counter,
+    check: Callable[[CostTable], None] = lambda cost: None,
 ) -> Speed:
     """Train all units on random samples for about so many seconds, as a client that holds the whole model does.
 
-    input_shape: of one sample. clock_s: gives the time in seconds.
+    input_shape: of one sample. clock_s: gives the time in seconds. check: is told what training costs, before it begins.
     """
     cost = measure_cost(model, input_shape, train.batch_size)
+    check(cost)
     x, y, goal = _any_batch(model, (train.batch_size, *input_shape), num_classes)
     whole_model = Part(model, Layout.of(model), 0, model.num_units, train, goal)
     whole_model.begin(read_state(model), train.lr)

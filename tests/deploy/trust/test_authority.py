@@ -237,3 +237,12 @@ def test_the_commands_of_the_guide_run_as_they_stand(tmp_path, monkeypatch):
     assert len(lines) >= 5
     for line in lines:
         assert hsfl(*line.split()).code == 0, line
+
+
+@pytest.mark.parametrize("content", [b"", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
+@pytest.mark.parametrize("words", [("list",), ("add", "ward-2"), ("renew",), ("revoke", "ward-1")])
+def test_a_damaged_ca_is_one_line(tmp_path, content, words):
+    folder = tmp_path / "certs"
+    Authority.create(folder).add("ward-1")
+    (folder / "authority" / "ca.pem").write_bytes(content)
+    names(refused("certs", *words, "--dir", folder), "ca.pem", "cannot be read", "put a copy")

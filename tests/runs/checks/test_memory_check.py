@@ -8,8 +8,9 @@ from torch import nn
 import hsfl
 from hsfl.config import read_config
 from hsfl.errors import InputError
+from hsfl.formats import size
 from hsfl.runs.checks import memory_check
-from hsfl.runs.checks.memory_check import check_memory
+from hsfl.runs.checks.memory_check import check_memory, num_updates_kept, updates_notes
 from hsfl.runs.loop import train_run
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.training.speed import free_memory_bits
@@ -103,3 +104,17 @@ def test_frozen_weights_have_no_gradients(monkeypatch: pytest.MonkeyPatch) -> No
     for parameter in frozen[1].parameters():
         parameter.requires_grad_(False)
     check_memory(prepare(config, data, hsfl.split(frozen)), 1)
+
+
+def test_updates_that_are_kept_for_a_median_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three clients' whole models, once more where workers hand them over."""
+    mean, median = prepare(tiny(*WIDE)), prepare(tiny(*WIDE, "train.average=median"))
+    model_bits = 8 * mean.task.initial.num_bytes
+    assert (num_updates_kept(mean.task.config, 4), updates_notes(mean)) == (0, [])
+    assert [num_updates_kept(median.task.config, n) for n in (1, 4)] == [3, 6]
+    (note,) = updates_notes(median)
+    names(note, "train.average=median", size(3 * model_bits / 8), "3 times")
+    memory(monkeypatch, table_bits(mean) + 1.5 * model_bits)
+    check_memory(mean, 1)
+    with raises(InputError, "memory"):
+        check_memory(median, 1)

@@ -44,6 +44,8 @@ def test_who_learns_alike() -> None:
     assert len({learning_key(tiny(f"framework={name}")) for name in CONTENDERS}) == 1
     assert learning_key(tiny("framework=sl")) is None
     assert learning_key(tiny("train.tau_s=5")) is None
+    assert learning_key(tiny("attack.kind=sign_flip")) is None, "what an attacker holds depends on its cut"
+    assert learning_key(tiny("train.clip_norm=1", "fleet.cuts=2")) == learning_key(tiny("train.clip_norm=1"))
     assert learning_key(tiny("train.lr=0.1")) != learning_key(tiny())
     assert learning_key(tiny("seed=2")) != learning_key(tiny())
     assert learning_key(tiny("allocation.policy=proposed", "fleet.cuts=2")) == learning_key(tiny())

@@ -26,8 +26,23 @@ from hsfl.deploy.wire.model_chunks import (
     sum_bytes,
     unpack_state,
 )
-from hsfl.deploy.wire.server_messages import Await, Begin, Done, GiveUnits, Have, Open, Seat, Standing, Swap, TakeUnits
-from hsfl.deploy.wire.transport import Peer, read_message
+from hsfl.deploy.wire.server_messages import (
+    AskNorms,
+    Await,
+    Begin,
+    Clipped,
+    Done,
+    GiveUnits,
+    Have,
+    Norms,
+    Open,
+    Seat,
+    Standing,
+    Swap,
+    TakeUnits,
+)
+from hsfl.deploy.wire.transport import REPLACED, Peer, read_message
+from hsfl.deploy.wire.versions import UNTOLD
 from hsfl.errors import InputError
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import PartialSum
@@ -40,13 +55,17 @@ class EdgeLost(Exception):
     """The edge server does not answer, or has lost the open round."""
 
 
+class HeadWithdrawn(Exception):
+    """The edge server cannot sum a head that it held: the clients are to be agreed on again, without its client."""
+
+
 class EdgeLink:
     """Questions to the edge server. A new channel is opened after every loss, so that a renewed certificate is taken up."""
 
     def __init__(self, address: str, certs: Path | None, run: str) -> None:
         self._address, self._certs, self._run = address, certs, run
         self._peer: Peer | None = None
-        self.instance = ""
+        self.instance, self.versions = "", UNTOLD
 
     @property
     def peer(self) -> Peer:
@@ -77,7 +96,7 @@ class EdgeLink:
         message = Begin(self._run, sent_settings(kit.config), list(kit.input_shape), kit.num_classes)
         standing = await self._ask("Begin", message, Standing, LOAD_S)  # a small machine builds the model first
         kit.check_fingerprint(standing.fingerprint, "the edge server")
-        self.instance = standing.instance
+        self.instance, self.versions = standing.instance, standing.versions
         return standing
 
     async def open_round(self, round: int, attempt: str, seats: list[Seat], evaluates: bool = False) -> None:
@@ -86,6 +105,19 @@ class EdgeLink:
     async def await_heads(self, attempt: str, known: int, wait_s: float) -> Have:
         """Whose heads are complete or refused, answered when these are more than `known`, or after `wait_s`."""
         return await self._ask("Await", Await(attempt, known, wait_s), Have, wait_s + CALL_S)
+
+    async def ask_norms(self, attempt: str, kept: list[int]) -> list[int]:
+        """The squared length of the update of each of these clients' heads."""
+        norms = (await self._ask("AskNorms", AskNorms(attempt, kept), Norms, LOAD_S)).squared
+        if len(norms) != len(kept):
+            raise InputError(
+                f"edge server: {len(norms)} lengths for {len(kept)} clients; install the same hsfl on both"
+            )
+        return norms
+
+    async def give_factors(self, attempt: str, kept: list[int], factors: list[float]) -> None:
+        """Tell what the updates of these clients are multiplied with."""
+        await self._ask("Clip", Clipped(attempt, kept, factors), Done)
 
     async def take_units(self, round: int, units: UnitState) -> None:
         """Give the edge server units that it lacks."""
@@ -134,7 +166,10 @@ class EdgeLink:
 
 
 def _lost(error: aio.AioRpcError) -> Exception:
-    """The exception for a failed call: InputError if the edge server says what is wrong, EdgeLost if it is away."""
+    """The exception for a failed call: InputError if the edge server says what is wrong, EdgeLost if it is away, HeadWithdrawn
+    if one head is at fault."""
+    if error.code() == REPLACED:
+        return HeadWithdrawn(error.details())
     if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
         return InputError(f"edge server: {error.details()}")
     if (

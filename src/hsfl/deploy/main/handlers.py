@@ -7,7 +7,7 @@ round, and how a client is dropped. The stream Evaluate is served by `remote_eva
 """
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from hsfl.deploy.admin.admission import Admission, new_member, tell_benched
 from hsfl.deploy.admin.fleet_control import FleetControl
 from hsfl.deploy.compute_queue import ComputeQueue
 from hsfl.deploy.logs import Log
+from hsfl.deploy.main.client_counts import ClientCounts
 from hsfl.deploy.main.cut_planner import CutPlanner
 from hsfl.deploy.main.edge_link import EdgeLink
 from hsfl.deploy.main.main_round import Evaluation, MainRound, Tail
@@ -24,6 +25,7 @@ from hsfl.deploy.main.roster import Member, Roster
 from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.model_kit import ModelKit
 from hsfl.deploy.settings import MainSettings, sent_settings
+from hsfl.deploy.trust.expiry import expires_soon
 from hsfl.deploy.trust.identity import caller
 from hsfl.deploy.wire.client_messages import (
     Alive,
@@ -42,6 +44,7 @@ from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.message_fields import MOST_SAMPLES
 from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_message
 from hsfl.deploy.wire.transport import read_request, read_request_or_none
+from hsfl.deploy.wire.versions import own_versions, version_differences
 from hsfl.errors import InputError
 
 
@@ -59,6 +62,7 @@ class SharedState:
     log: Log
     metrics: Metrics
     control: FleetControl
+    counts: ClientCounts  # of each client
     open_round: MainRound | None = None
     evaluation: Evaluation | None = None  # by the clients' samples, while one is under way
     waits_for: int | None = None  # number of clients that the next round needs, while there are fewer
@@ -80,6 +84,7 @@ class SharedState:
             "client dropped", "warning", client=name, round=open_round.round + 1, reason=reason, why=sentence
         )
         self.metrics.dropped(reason)
+        self.counts.dropped(seat, name, reason)
         self.drops[name] = self.drops.get(name, 0) + 1
         self.roster.send(seat, pack_message(RoundOver(open_round.round, open_round.attempt, False, sentence[:1000])))
 
@@ -129,7 +134,7 @@ class AttendHandler:
         """Serve a client that is ready, until it goes."""
         member = new_member(name, seat, ready, context)
         self.shared.roster.join(member)
-        self.shared.log.event("client joined", client=name, seat=seat, samples=sum(ready.class_counts))
+        self._note_device(name, seat, ready)
         self.shared.metrics.clients.set(len(self.shared.roster.members))
         leave_watch = asyncio.create_task(self._await_leave(member, context))
         try:
@@ -145,6 +150,17 @@ class AttendHandler:
                 if self.shared.evaluation is not None:
                     self.shared.evaluation.leave(seat)
             self.shared.metrics.clients.set(len(self.shared.roster.members))
+
+    def _note_device(self, name: str, seat: int, ready: Ready) -> None:
+        """Log who has joined with which versions, and warn of other versions than this server's, and of a certificate that
+        expires soon."""
+        log, versions = self.shared.log, ready.versions
+        log.event("client joined", client=name, seat=seat, samples=sum(ready.class_counts), **asdict(versions))
+        if differences := version_differences(versions, own_versions()):
+            log.event("client runs other versions than this server", "warning", client=name, **differences)
+        days = self.shared.counts.joined(seat, name, caller().valid_until).certificate_days
+        if days is not None and expires_soon(days):
+            log.event("client's certificate expires soon", "warning", client=name, days=round(days, 1))
 
     def _check_ready(self, name: str, seat: int, ready: Ready) -> None:
         self.shared.kit.check_fingerprint(ready.fingerprint, name)
@@ -273,6 +289,12 @@ class TrainHandler:
 
     def _compute_step(self, open_round: MainRound, tail: Tail, tensors: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Do the step, in its turn. The round may have ended while the step waited, and its working copy may be another client's
-        by then: such a step is refused."""
+        by then: such a step is refused. Whatever else goes wrong in a step drops this client alone."""
         self._check_open(open_round, tail)
-        return tail.compute(tensors)
+        try:
+            return tail.compute(tensors)
+        except WireError:
+            raise
+        except Exception as error:
+            self.shared.log.event("a step failed here", "error", error=error, client=tail.name)
+            raise WireError("other", "the step cannot be done; the main server's log says why") from None

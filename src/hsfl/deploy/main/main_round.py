@@ -9,9 +9,10 @@ handlers do.
 
 import asyncio
 import secrets
+import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -44,6 +45,18 @@ def check_batch(kit: ModelKit, cut: int, num_samples: int, tensors: dict[str, Te
         raise WireError("not_finite", "smashed data with a number that is NaN or infinite")
 
 
+MOST_LOSS = 1e4  # of a sample in the mean; where a model guesses classes it is 2 to 10, and of a model beyond hope some hundreds
+
+
+def checked_loss(loss_total: float | None, num_samples: int) -> float:
+    """A loss that only the client knows, summed over so many samples, if a model can have it."""
+    if loss_total is None:
+        raise WireError("protocol", "no loss from a client that holds all units")
+    if not 0 <= loss_total <= MOST_LOSS * num_samples:
+        raise WireError("diverged", f"a loss of {loss_total:.3g} over {num_samples} samples; lower train.lr")
+    return loss_total
+
+
 @dataclass(eq=False)
 class Tail:
     """One client of an open round, and the units above its cut."""
@@ -58,6 +71,7 @@ class Tail:
     working_copy: Part | None  # in which the units are trained; None: the client holds all units
     lr: float
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    weight: int | None = None  # what the client counts in the average, where that is not num_samples
     dropped: str | None = None  # why the client was dropped
     end: End | None = None  # what the client said when its batches were done
 
@@ -69,6 +83,7 @@ class Tail:
     def restart(self) -> None:
         """Begin the client's round anew: nothing of it has been summed yet."""
         self.step, self.end, self.last_answer = 0, None, b""
+        self.began_s, self.loss_total = time.perf_counter(), 0.0  # the losses of the steps here, summed over samples
         self.server_s = self.waited_s = 0.0
         self.up_bytes = self.down_bytes = 0
         self.stream: object = None  # the stream that may speak for the client
@@ -78,11 +93,14 @@ class Tail:
             self.session = Session(self.working_copy)
 
     @property
+    def counts_as(self) -> int:
+        """What the client counts in the average."""
+        return self.num_samples if self.weight is None else self.weight
+
+    @property
     def side(self) -> FinishedSide:
         """The trained units, with the client's weight."""
-        return FinishedSide(
-            self.state if self.working_copy is None else self.working_copy.state, float(self.num_samples)
-        )
+        return FinishedSide(self.state if self.working_copy is None else self.working_copy.state, float(self.counts_as))
 
     def enter(self, stream: object) -> int:
         """A stream of the client begins; the one before no longer counts. Returns the step that comes next."""
@@ -122,6 +140,7 @@ class Tail:
     def answer(self, loss: Tensor, gradient: Tensor, waited_s: float, took_s: float, up_bytes: int) -> bytes:
         """Count the step and keep its answer, until the next batch shows that it arrived."""
         self.last_answer = pack_message(Gradient(self.step, took_s, waited_s), {"loss": loss, "gradient": gradient})
+        self.loss_total = loss.item() * self.steps.size(self.step) + self.loss_total
         self.step += 1
         self.server_s += took_s
         self.waited_s += waited_s
@@ -142,7 +161,15 @@ class Tail:
             check_growth(self.side.state, largest_allowed(self.state))
         except Diverged as error:
             raise WireError("diverged", str(error)) from None
-        self.end, self.last_answer = message, b""
+        if self.working_copy is None:
+            self.loss_total = checked_loss(message.loss_total, message.num_samples)
+        self.end, self.last_answer = self._within_round(message), b""
+
+    def _within_round(self, message: End) -> End:
+        """The client's word, in which no seconds are more than those that have passed here since its round began."""
+        most_s = time.perf_counter() - self.began_s
+        names = ("client_s", "exchange_s", "model_down_s")
+        return replace(message, **{name: min(getattr(message, name), most_s) for name in names})
 
     def phases(self, model_up_s: float, up_share: float) -> dict[str, float]:
         """Measured seconds of the round, by phase; waiting for other clients' steps is a phase of its own. model_up_s:
@@ -212,7 +239,7 @@ class MainRound:
 
     def seats(self) -> list[Seat]:
         """The clients that are still in the round, as the edge server must know them."""
-        return [Seat(t.seat, t.name, t.cut, t.num_samples) for t in self.tails.values() if t.dropped is None]
+        return [Seat(t.seat, t.name, t.cut, t.counts_as) for t in self.tails.values() if t.dropped is None]
 
     def order(self, seat: int) -> Round:
         """The order for a client."""

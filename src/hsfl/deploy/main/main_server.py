@@ -9,13 +9,18 @@ list before they swap sums (`_agree_and_swap_sums`). When the edge server is los
 import asyncio
 import math
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
 from hsfl.deploy.admin.fleet_orders import fewest_clients, judge_round, members_who_may, take_orders, tau_now_s
-from hsfl.deploy.edge_server import sum_kept_clients
-from hsfl.deploy.main.edge_link import EdgeLost
+from hsfl.deploy.edge_server import ClientAtFault, sum_kept_clients
+from hsfl.deploy.main.clip_factors import agree_on_factors
+from hsfl.deploy.main.cut_planner import RoundPlan
+from hsfl.deploy.main.earned_weights import Claim, EarnedWeight, earned_weights, weight_note
+from hsfl.deploy.main.edge_link import EdgeLost, HeadWithdrawn
 from hsfl.deploy.main.handlers import AttendHandler, SharedState, TrainHandler
+from hsfl.deploy.main.loss_jump import JumpWatch
 from hsfl.deploy.main.main_round import MainRound, SpareTails, begin_round
 from hsfl.deploy.main.run_record import write_clients
 from hsfl.deploy.main.server_checkpoint import MainCheckpoint
@@ -25,6 +30,7 @@ from hsfl.deploy.wire.link_probe import answer_probe
 from hsfl.deploy.wire.messages import pack_message
 from hsfl.deploy.wire.server_messages import Have, Swap
 from hsfl.deploy.wire.transport import Backoff, ServedMethod, Stopped, unless_stopped
+from hsfl.deploy.wire.versions import own_versions, version_differences
 from hsfl.errors import InputError
 from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState
@@ -58,7 +64,10 @@ class MainProcess:
         self.shared, self.checkpoint, self.spare_tails = shared, checkpoint, SpareTails(shared.kit)
         self.attend_handler, self.train_handler = AttendHandler(shared), TrainHandler(shared)
         self.started = False  # whether the first round since the start of this process has begun
+        self.jump_watch = JumpWatch(shared, self._swap_sums, checkpoint.test_loss)
+        self.weights_told: dict[str, EarnedWeight] = {}  # by client: what the log says already
         self.edge_away = False  # whether the log says that the edge server is away
+        self.edge_instance = ""  # the edge server's process whose versions were compared
         self.stopping = asyncio.Event()
 
     def methods(self) -> dict[str, ServedMethod]:
@@ -118,6 +127,7 @@ class MainProcess:
         cuts = [plan.cuts[seat] for seat in seats]
         stop = dict(zip(standing.rounds, standing.stops)).get(self.checkpoint.round)
         await self._share_units(min(cuts), max(cuts), stop)
+        weights, notes = self._earned_weights(seats, plan)
         write_clients(
             self.checkpoint.folder,
             self.shared.planner,
@@ -125,6 +135,9 @@ class MainProcess:
             self.shared.roster,
             self.shared.kit,
             self.checkpoint.classes,
+            self.shared.settings.evaluate,
+            self.shared.edge.versions,
+            notes,
         )
         state = self.checkpoint.state[min(cuts) : self.checkpoint.state.stop]
         deadline_s = asyncio.get_running_loop().time() + self._tau_s
@@ -133,12 +146,36 @@ class MainProcess:
                 begin_round, self.shared.kit, self.checkpoint.round, state, plan, seats, self.spare_tails, deadline_s
             )
         )
+        for seat, weight in weights.items():
+            open_round.tails[seat].weight = weight
         self.started = True
         self.shared.log.event("round begins", round=self.checkpoint.round + 1, clients=len(seats), cuts=cuts)
         await self._send_orders(open_round)
         await self._wait_until_complete(open_round)
         after = await self._agree_and_swap_sums(open_round)
+        after = await self.jump_watch.settle(open_round, state, after)
         await self.checkpoint.write_round(open_round, after, began_s)
+
+    def _earned_weights(self, seats: dict[int, tuple[str, int]], plan: RoundPlan) -> tuple[dict[int, int], list[str]]:
+        """What each client counts in the average, by seat, and notes on those that count less than they claim. The log says it once."""
+        claims = {
+            seat: Claim(name, num_samples, plan.cuts[seat], self.shared.settings.most_samples(name))
+            for seat, (name, num_samples) in seats.items()
+        }
+        earned, notes = earned_weights(claims, self.shared.kit.num_units), []
+        for seat, answer in earned.items():
+            claim = claims[seat]
+            if answer.why is None:
+                self.weights_told.pop(claim.name, None)
+                continue
+            notes.append(weight_note(claim.name, claim.num_samples, answer))
+            if self.weights_told.get(claim.name) != answer:
+                self.weights_told[claim.name] = answer
+                self.shared.log.event(
+                    "client counts less than it claims", "warning", client=claim.name, claims=claim.num_samples,
+                    counts_as=answer.weight, why=answer.why,
+                )  # fmt: skip
+        return {seat: answer.weight for seat, answer in earned.items()}, notes
 
     async def _wait_for_clients(self) -> dict[int, tuple[str, int]]:
         """Wait until there are enough clients for the next round; returns their names and numbers of samples by seat.
@@ -193,9 +230,9 @@ class MainProcess:
         if edge_stop < high:
             await self.shared.edge.take_units(self.checkpoint.round, self.checkpoint.state[edge_stop:high])
         if low < self.checkpoint.state.start:
-            lower = await self.shared.edge.give_units(
-                self.checkpoint.round, self.shared.kit.empty(low, self.checkpoint.state.start)
-            )
+            kit, wanted = self.shared.kit, self.shared.kit.empty(low, self.checkpoint.state.start)
+            lower = await self.shared.edge.give_units(self.checkpoint.round, wanted)
+            kit.check_units(lower, "the edge server")
             self.checkpoint.state = join(lower, self.checkpoint.state)[low : self.checkpoint.state.stop].clone()
 
     async def _send_orders(self, open_round: MainRound) -> None:
@@ -275,6 +312,10 @@ class MainProcess:
         if self.edge_away:
             self.shared.log.event("edge server is back", round=self.checkpoint.round + 1)
         self.edge_away = False
+        edge = self.shared.edge
+        if edge.instance != self.edge_instance and (differences := version_differences(edge.versions, own_versions())):
+            self.shared.log.event("the edge server runs other versions than this server", "warning", **differences)
+        self.edge_instance = edge.instance
 
     async def _agree_and_swap_sums(self, open_round: MainRound) -> UnitState:
         """Agree on one list of kept clients: both servers sum these clients, swap the sums of the common units, and
@@ -288,17 +329,31 @@ class MainProcess:
                     f"{len(kept)} of {len(open_round.tails)} clients were kept; {fewest} make a round",
                     diverged,
                 )
-            sides = {seat: open_round.tails[seat].side for seat in kept}
-            server = await self.shared.compute.run(partial(sum_kept_clients, open_round.state, sides, kept))
-            start, stop = open_round.common
-            main_sum = server.send(start, stop) if start < stop else None
             try:
-                message = Swap(open_round.round, open_round.attempt, kept, start, stop)
-                return await self.shared.edge.swap_sums(message, main_sum, partial(self._divide_sums, server))
+                return await self._swap_sums(open_round, kept)
+            except ClientAtFault as fault:
+                self._withdraw_agreement(open_round)
+                self.shared.drop(fault.seat, "other", f"its tail cannot be summed: {fault.sentence}")
+            except HeadWithdrawn as error:
+                self._withdraw_agreement(open_round)
+                self._note_heads(open_round, await self.shared.edge.await_heads(open_round.attempt, 0, 0.0))
+                if open_round.kept() == kept:
+                    raise InputError(f"edge server: {error}, and it names no client; look at its log") from None
             except EdgeLost as error:
                 self._withdraw_agreement(open_round)
                 await self._reopen_round(open_round, error)
                 await self._wait_until_complete(open_round)
+
+    async def _swap_sums(self, open_round: MainRound, kept: Sequence[int]) -> UnitState:
+        """Both servers sum these clients, clipped where the run clips, swap the sums of the common units, and divide. Returns the new state;
+        a round whose sums were swapped can be summed anew with other clients."""
+        sides = {seat: open_round.tails[seat].side for seat in kept}
+        factors = await agree_on_factors(self.shared, open_round, kept)
+        server = await self.shared.compute.run(partial(sum_kept_clients, open_round.state, sides, kept, factors))
+        start, stop = open_round.common
+        main_sum = server.send(start, stop) if start < stop else None
+        message = Swap(open_round.round, open_round.attempt, list(kept), start, stop)
+        return await self.shared.edge.swap_sums(message, main_sum, partial(self._divide_sums, server))
 
     async def _divide_sums(self, server: Server, edge_sum: PartialSum | None) -> UnitState:
         """The state after the round, from this server's sums and the edge server's of the common units."""

@@ -9,7 +9,7 @@ import torch
 
 from hsfl.deploy.admin.fleet_orders import tau_now_s
 from hsfl.deploy.main.handlers import SharedState
-from hsfl.deploy.main.main_round import Evaluation, MainRound, check_batch
+from hsfl.deploy.main.main_round import Evaluation, MainRound, check_batch, checked_loss
 from hsfl.deploy.model_kit import ModelKit
 from hsfl.deploy.trust.identity import caller
 from hsfl.deploy.wire.client_messages import Batch, Ended, Enter, Evaluated, Tallied
@@ -114,7 +114,7 @@ def checked_tally(kit: ModelKit, message: Tallied) -> Tally:
     fits = all(hits <= counts for hits, counts in zip(message.hits, message.counts))
     if sizes != {kit.num_classes} or not fits or not 0 < sum(message.counts) <= kit.config.train.batch_size:
         raise WireError("protocol", "a tally that no batch of test samples can have")
-    return Tally(message.loss, sum(message.counts), (*message.hits, *message.counts))
+    return Tally(checked_loss(message.loss, sum(message.counts)), sum(message.counts), (*message.hits, *message.counts))
 
 
 def _load(kit: ModelKit, whole: UnitState) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from hsfl.deploy.wire.client_messages import Ready
+from hsfl.deploy.wire.versions import DeviceVersions
 from hsfl.errors import InputError
 from hsfl.files import read_record, write_json
 
@@ -91,6 +92,10 @@ class Roster:
         """A name for every seat of the run."""
         names = [*self.names, *[""] * (self._num_seats - len(self.names))]
         return [name or f"seat {seat}" for seat, name in enumerate(names)]
+
+    def versions(self) -> dict[str, DeviceVersions]:
+        """What each client runs that has joined since this process started, by name."""
+        return {self.names[seat]: ready.versions for seat, ready in sorted(self.known.items()) if self.names[seat]}
 
     def _write(self) -> None:
         settled = ["" if name in self._unready_names else name for name in self.names]

@@ -9,6 +9,7 @@ from hsfl.deploy.main.main_round import Tail
 from hsfl.deploy.main.roster import Roster
 from hsfl.deploy.metrics import PHASES
 from hsfl.deploy.model_kit import ModelKit
+from hsfl.deploy.wire.versions import DeviceVersions, own_versions, version_notes
 from hsfl.files import write_json
 from hsfl.formats import DIGITS, all_rounded
 from hsfl.models.state import UnitState
@@ -16,7 +17,7 @@ from hsfl.runs.run_folder.checkpoint import save_tensors
 from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.run_folder.records import AllocationNote, ClientsRecord, RoundRecord
 from hsfl.runs.run_folder.round_tables import write_tables
-from hsfl.runs.run_folder.write_records import Summary, phase_times, summarise
+from hsfl.runs.run_folder.write_records import Summary, finite_quality, phase_times, summarise
 from hsfl.training.evaluation import Quality
 from hsfl.training.link import LinkBytes, Losses
 from hsfl.training.step import learning_rate
@@ -37,6 +38,7 @@ def measured_round_record(
     """The record of a round that has ended. before_s: modelled seconds before this round. measured: seconds by seat, then
     by phase. wall_s: measured seconds of the whole round."""
     count, losses = kit.config.fleet.num_clients, _round_losses([tails[seat] for seat in kept])
+    quality, no_quality = finite_quality(quality)
     return RoundRecord(
         round=round + 1,
         framework=kit.config.framework,
@@ -59,24 +61,44 @@ def measured_round_record(
         phases=phase_times(plan.timeline),
         allocation=cast(AllocationNote, plan.allocation_note),
         bytes=asdict(sent),
+        no_quality=no_quality,
+        weights=_weights(tails, count),
         measured={phase: [measured[k][phase] if k in measured else None for k in range(count)] for phase in PHASES},
     )
 
 
+def _weights(tails: dict[int, Tail], count: int) -> list[int] | None:
+    """What each client counts in the average, [K]; None where everybody counts what it holds."""
+    if all(tail.counts_as == tail.num_samples for tail in tails.values()):
+        return None
+    return [tails[seat].counts_as if seat in tails else 0 for seat in range(count)]
+
+
 def _round_losses(tails: Sequence[Tail]) -> Losses:
-    """The losses of the round, as the clients summed them."""
+    """The losses of the round: those that the main server computed, and those of clients that hold all units."""
     losses = Losses()
     for tail in tails:
         assert tail.end is not None
-        losses.parts.append(tail.end.loss_total)
+        losses.parts.append(tail.loss_total)
         losses.num_samples += tail.end.num_samples
     return losses
 
 
 def write_clients(
-    folder: RunFolder, planner: CutPlanner, plan: RoundPlan, roster: Roster, kit: ModelKit, classes: Sequence[str]
+    folder: RunFolder,
+    planner: CutPlanner,
+    plan: RoundPlan,
+    roster: Roster,
+    kit: ModelKit,
+    classes: Sequence[str],
+    evaluated_by: str,
+    edge: DeviceVersions,
+    notes: Sequence[str] = (),
 ) -> None:
-    """Write clients.json, from what the clients said of themselves; a seat that nobody has taken has no samples."""
+    """Write clients.json, from what the clients said of themselves; a seat that nobody has taken has no samples.
+
+    evaluated_by: whose test samples judge the model, as the main server's file says. edge: the edge server's versions. notes: what the
+    page says besides the versions that differ."""
     seats = range(kit.config.fleet.num_clients)
     known = [roster.known.get(seat) for seat in seats]
     counts = [ready.class_counts if ready else [0] * len(classes) for ready in known]
@@ -93,6 +115,9 @@ def write_clients(
         names=roster.labels(),
         flops_per_s=flops,
         main_flops_per_s=planner.main_flops_per_s,
+        notes=[*notes, *version_notes({"the edge server": edge} | roster.versions(), own_versions())],
+        versions=[asdict(ready.versions) if ready else None for ready in known],
+        evaluated_by=evaluated_by,
     )
     write_json(folder.clients_path, asdict(record))
 

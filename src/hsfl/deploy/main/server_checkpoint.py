@@ -43,6 +43,7 @@ class MainCheckpoint:
         self.store = UnitStore(folder.path / "checkpoint")
         self.evaluate_handler = EvaluateHandler(shared)
         self.round, self.state, self.standing = 0, shared.kit.initial, RunStanding(0, None, None)
+        self.sim_time_s = 0.0  # modelled seconds of all rounds so far
 
     def restore(self) -> None:
         """Go on from the last completed round, if there is one."""
@@ -54,6 +55,7 @@ class MainCheckpoint:
         self.shared.control.restore(notes.get("fleet"))
         self.round = self.standing.rounds_done
         self.folder.keep_rounds(self.round)
+        self.sim_time_s = self.folder.rounds()[-1].sim_time_s if self.round else 0.0
         self.shared.log.event("goes on from the last completed round", round=self.round)
 
     async def write_round(self, open_round: MainRound, after: UnitState, began_s: float) -> None:
@@ -65,17 +67,19 @@ class MainCheckpoint:
         if self.shared.settings.evaluate != "none" and (last or (open_round.round + 1) % config.train.eval_every == 0):
             whole, quality = await self._join_and_evaluate(open_round, after)
         measured = {seat: self._measured_phases(open_round, seat) for seat in kept}
-        before_s = self._modelled_s()
         record = measured_round_record(
-            self.shared.kit, open_round.round, before_s, open_round.plan, open_round.tails, kept, measured, self._link_bytes(open_round), quality,
+            self.shared.kit, open_round.round, self.sim_time_s, open_round.plan, open_round.tails, kept, measured, self._link_bytes(open_round), quality,
             time.perf_counter() - began_s,
         )  # fmt: skip
+        if record.no_quality is not None:
+            self.shared.log.event("no quality", "warning", round=record.round, why=record.no_quality)
         self.standing = standing_after(self.standing, record)
         self.folder.append(record)
         if whole is not None and self.standing.best_round == record.round:
             save_model(self.folder, whole, best=True)
         judge_round(self.shared, open_round, kept, is_complete=True)
         self._save_checkpoint(after)
+        self.sim_time_s = record.sim_time_s
         self._close_round(open_round, record, measured)
 
     async def _join_and_evaluate(self, open_round: MainRound, after: UnitState) -> tuple[UnitState, Quality | None]:
@@ -95,10 +99,6 @@ class MainCheckpoint:
                 await backoff.wait()
                 with suppress(EdgeLost):
                     await self.shared.edge.begin_run(self.shared.kit)
-
-    def _modelled_s(self) -> float:
-        records = self.folder.rounds()
-        return records[-1].sim_time_s if records else 0.0
 
     def _save_checkpoint(self, after: UnitState) -> None:
         """Write the checkpoint, and only then take the new position."""
@@ -122,6 +122,7 @@ class MainCheckpoint:
                 )
                 for phase in PHASES:
                     self.shared.metrics.phase(phase, measured[seat][phase])
+                self.shared.counts.kept(seat, tail.name, measured[seat])
             open_round.spare_tails.give_back(tail.cut, tail.working_copy)
         self.shared.metrics.completed(record.round, record.wall_s)
         self.shared.log.event(
@@ -155,13 +156,22 @@ class MainCheckpoint:
         """The whole model of a round: the units below `state` come from the edge server."""
         if not state.start:
             return state
-        return join(await self.shared.edge.give_units(round, self.shared.kit.empty(0, state.start)), state)
+        kit = self.shared.kit
+        lower = await self.shared.edge.give_units(round, kit.empty(0, state.start))
+        kit.check_units(lower, "the edge server")
+        return join(lower, state)
 
     async def _evaluate(self, open_round: MainRound, whole: UnitState) -> Quality | None:
         """How good the model is on the operator's test samples, or on the clients' own."""
         if self.test is None:
             return await self.evaluate_handler.quality(open_round, whole)
         return await self.shared.compute.run(partial(self._evaluate_on_test, whole, self.test))
+
+    async def test_loss(self, round: int, state: UnitState) -> float:
+        """The loss on the operator's test samples of the model that has seen so many rounds. state: the main server's units of it."""
+        assert self.test is not None, "on_jump asks for the operator's own test samples"
+        whole = await self._join_model(round, state)
+        return (await self.shared.compute.run(partial(self._evaluate_on_test, whole, self.test))).loss
 
     def _evaluate_on_test(self, whole: UnitState, test: Images) -> Quality:
         load_state(whole, self.shared.kit.model)

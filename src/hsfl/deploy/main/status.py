@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from hsfl.deploy.admin.fleet_state import FleetState
 from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.server_checkpoint import MainCheckpoint
 from hsfl.deploy.settings import MainSettings
+from hsfl.deploy.trust.expiry import bundle_days
 from hsfl.deploy.wire.messages import expect_message, pack_message
 from hsfl.deploy.wire.server_messages import AskStatus, Status
 from hsfl.deploy.wire.transport import Peer
+from hsfl.deploy.wire.versions import own_versions, version_notes
 from hsfl.errors import InputError
 
 
@@ -40,6 +43,7 @@ def _status_report(shared: SharedState, checkpoint: MainCheckpoint) -> dict[str,
     fleet = shared.control.state
     last = checkpoint.folder.rounds()[-1:]
     measured = (last[0].measured or {}) if last else {}
+    edge_versions = {"the edge server": shared.edge.versions} if shared.edge.instance else {}
     clients = [
         {
             "name": name,
@@ -54,6 +58,10 @@ def _status_report(shared: SharedState, checkpoint: MainCheckpoint) -> dict[str,
             "since": shared.roster.members[seat].since if seat in shared.roster.members else None,
             "benched": _bench_report(fleet, name),
             "kicked": fleet.kicked.get(name),
+            "drops_by_reason": dict(shared.counts[name].drops),
+            "late_rounds": shared.counts[name].late_rounds,
+            "certificate_days": _tenths(shared.counts[name].certificate_days),
+            "versions": asdict(shared.roster.known[seat].versions) if seat in shared.roster.known else None,
         }
         for seat, name in enumerate(shared.roster.names)
         if name
@@ -74,6 +82,9 @@ def _status_report(shared: SharedState, checkpoint: MainCheckpoint) -> dict[str,
         "main_units": [low, num_units],
         "edge_units": [0, high],
         "holds_whole_model": _whole_model_holders(low, high, num_units),
+        "versions": {"main": asdict(own_versions())} | {name: asdict(edge) for name, edge in edge_versions.items()},
+        "version_notes": version_notes(edge_versions | shared.roster.versions(), own_versions()),
+        "certificate_days": _tenths(bundle_days(Path(certs) if (certs := shared.settings.certs) else None)),
     }
 
 
@@ -81,6 +92,10 @@ def _bench_report(fleet: FleetState, name: str) -> dict[str, Any] | None:
     """Whether a client is benched: rounds that are left (None: until the operator resumes it), and why."""
     bench = fleet.benched(name)
     return None if bench is None else {"rounds": bench[0], "why": bench[1]}
+
+
+def _tenths(days: float | None) -> float | None:
+    return None if days is None else round(days, 1)
 
 
 def _activity(shared: SharedState, seat: int) -> str:

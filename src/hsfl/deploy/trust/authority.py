@@ -66,7 +66,7 @@ class Authority:
         self.moment = (moment or datetime.now(UTC)).replace(microsecond=0)
         if not (self.ca_folder / bundle.CA).is_file():
             raise InputError(f"{folder} holds no CA; run hsfl certs init --dir {folder}, or give --dir")
-        self.certificate = x509.load_pem_x509_certificate((self.ca_folder / bundle.CA).read_bytes())
+        self.certificate = self._read(self.ca_folder / bundle.CA, "without it nothing can be issued")
 
     @classmethod
     def create(cls, folder: Path, days: int = DAYS, moment: datetime | None = None) -> "Authority":
@@ -166,13 +166,11 @@ class Authority:
     def _records(self) -> list[Path]:
         return list((self.ca_folder / "issued").glob("*.pem"))
 
-    def _read(self, path: Path) -> x509.Certificate:
+    def _read(self, path: Path, why: str = "it is needed to revoke") -> x509.Certificate:
         try:
             return x509.load_pem_x509_certificate(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise InputError(
-                f"{path} cannot be read ({error}); put a copy of it back: it is needed to revoke"
-            ) from None
+            raise InputError(f"{path} cannot be read ({error}); put a copy of it back: {why}") from None
 
     def _issue(self, name: str, days: int) -> Issued:
         """Issue a certificate and write the bundle. The record comes first: what left this folder can be revoked."""

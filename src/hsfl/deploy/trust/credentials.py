@@ -44,11 +44,16 @@ def _check_plaintext(address: str) -> None:
 
 
 def add_port(
-    server: grpc.aio.Server, address: str, folder: Path | None, tell: Tell = lambda sentence, level: None
+    server: grpc.aio.Server,
+    address: str,
+    folder: Path | None,
+    tell: Tell = lambda sentence, level: None,
+    on_handshake: Callable[[], None] = lambda: None,
 ) -> int:
     """Let a server listen at an address (host:port), with the bundle in a folder (None: plaintext, loopback alone);
-    returns the port. tell: hears of each change of the bundle's files, whether the new bundle is used or cannot be."""
-    credentials = None if folder is None else _server_credentials(folder, tell)
+    returns the port. tell: hears of each change of the bundle's files, whether the new bundle is used or cannot be.
+    on_handshake: called, from any thread, where a TLS handshake begins."""
+    credentials = None if folder is None else _server_credentials(folder, tell, on_handshake)
     if credentials is None:
         _check_plaintext(address)
     try:
@@ -60,10 +65,12 @@ def add_port(
     return int(port)
 
 
-def _server_credentials(folder: Path, tell: Tell = lambda sentence, level: None) -> grpc.ServerCredentials:
+def _server_credentials(
+    folder: Path, tell: Tell = lambda sentence, level: None, on_handshake: Callable[[], None] = lambda: None
+) -> grpc.ServerCredentials:
     """Mutual TLS for a server. Every new connection gets the certificate that is in the folder then, so that a renewed one is
     taken up without a restart; while the new files are no whole bundle, the certificate of before stays."""
-    renewals = _Renewals(folder, tell)
+    renewals = _Renewals(folder, tell, on_handshake)
     return grpc.dynamic_ssl_server_credentials(
         _configuration(renewals.bundle), renewals.fetch, require_client_authentication=True
     )
@@ -72,13 +79,14 @@ def _server_credentials(folder: Path, tell: Tell = lambda sentence, level: None)
 class _Renewals:
     """Looks at a server's bundle when a connection is made. gRPC calls `fetch` from threads of its own."""
 
-    def __init__(self, folder: Path, tell: Tell) -> None:
-        self._folder, self._tell = folder, tell
+    def __init__(self, folder: Path, tell: Tell, on_handshake: Callable[[], None]) -> None:
+        self._folder, self._tell, self._on_handshake = folder, tell, on_handshake
         self._seen = stamp(*files_in(folder))
         self.bundle = _server_bundle(folder)
 
     def fetch(self) -> Any:
         """A new configuration, or None to stay with the one in use. An exception here would refuse the connection."""
+        self._on_handshake()
         seen = stamp(*files_in(self._folder))
         if seen == self._seen:
             return None

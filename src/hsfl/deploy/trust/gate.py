@@ -12,8 +12,8 @@ wrong in a handler stays on the server: gRPC would send the exception's words, w
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,15 @@ def _log_problem(sentence: str) -> None:
     logging.getLogger("hsfl.deploy").warning("%s", sentence)
 
 
+@contextmanager
+def _peer_may_go() -> Iterator[None]:
+    """End a call whose peer is gone as a cancelled one: gRPC would log a traceback for each, and a peer can end thousands."""
+    try:
+        yield
+    except (grpc.aio.UsageError, grpc.aio.InternalError):
+        raise asyncio.CancelledError from None
+
+
 @dataclass(eq=False)
 class _Call:
     """A call that is being handled."""
@@ -56,7 +65,8 @@ class _Call:
 
 class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Checks who calls. roles: the roles that may call each method. denylist: None means no TLS, on loopback, where a
-    header and no certificate says who calls. on_problem: told what is wrong with the denylist's file."""
+    header and no certificate says who calls. on_problem: told what is wrong with the denylist's file. on_admitted: told a
+    caller's connection, as gRPC writes it, and name."""
 
     def __init__(
         self,
@@ -65,9 +75,10 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
         on_refusal: OnRefusal = lambda refused, identity, method: None,
         on_failure: OnFailure = _log_failure,
         on_problem: Callable[[str], None] = _log_problem,
+        on_admitted: Callable[[str, str], None] = lambda peer, name: None,
     ) -> None:
         self._roles, self._denylist = dict(roles), denylist
-        self._on_refusal, self._on_failure = on_refusal, on_failure
+        self._on_refusal, self._on_failure, self._on_admitted = on_refusal, on_failure, on_admitted
         self._on_problem, self._known_problem = on_problem, denylist.problem if denylist is not None else None
         self._calls: set[_Call] = set()
 
@@ -163,6 +174,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
             await self._refuse(context, refused, identity, method)
             raise  # not reached: to abort is to raise
         set_caller(identity)
+        self._on_admitted(context.peer(), identity.name)
         return _Call(identity, task)
 
     async def _refuse(self, context: Any, refused: Refused, identity: Identity | None, method: str) -> None:
@@ -182,13 +194,15 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
         streams = handler.response_streaming
 
         async def answer(request: Any, context: Any) -> Any:
-            async with self._admitted(context, method, streams):
-                return await inner(request, context)
+            with _peer_may_go():
+                async with self._admitted(context, method, streams):
+                    return await inner(request, context)
 
         async def answers(request: Any, context: Any) -> None:
-            async with self._admitted(context, method, streams), aclosing(inner(request, context)) as messages:
-                async for message in messages:
-                    await context.write(message)
+            with _peer_may_go():
+                async with self._admitted(context, method, streams), aclosing(inner(request, context)) as messages:
+                    async for message in messages:
+                        await context.write(message)
 
         yields = inspect.isasyncgenfunction(inner)
         assert yields or inspect.iscoroutinefunction(inner), f"the handler of {method} is not async"

@@ -2,6 +2,6 @@
 
 A message is a frozen record (`client_messages`, `server_messages`, with the limits of `message_fields`), numbered in
 `messages` and turned into bytes by `frames`. Models and sums travel as files in pieces (`model_chunks`). `transport` opens
-gRPC servers and channels, `health` answers probes, `link_probe` measures rates. Who may call is not decided here
+gRPC servers and channels, `health` answers probes, `versions` says what a machine runs, `link_probe` measures rates. Who may call is not decided here
 (`hsfl.deploy.trust`), nor what an answer is (`hsfl.deploy.main`, `hsfl.deploy.edge_server`).
 """

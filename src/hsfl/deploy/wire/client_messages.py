@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from hsfl.deploy.wire.message_fields import Classes, Count, Finite, Id, Long, Rate, Seconds, Small, Text, Units, strict
+from hsfl.deploy.wire.versions import UNTOLD, DeviceVersions
 
 
 @strict
@@ -54,6 +55,7 @@ class Ready:
     class_counts: Classes
     measured: OwnSpeeds
     holds: Id | None
+    versions: DeviceVersions = UNTOLD
 
 
 @strict
@@ -174,11 +176,12 @@ class Gradient:
 @strict
 @dataclass(frozen=True)
 class End:
-    """Client to main server: all batches are done. loss_total: the sum over samples. Seconds are the client's."""
+    """Client to main server: all batches are done. loss_total: the sum over samples, from a client that holds all units; None
+    from others, whose losses the main server computed. Seconds are the client's."""
 
     steps: Count
     num_samples: Count
-    loss_total: Finite
+    loss_total: Finite | None
     client_s: Seconds  # the client's computing
     exchange_s: Seconds  # from a batch sent to its gradient received, the server's time included
     model_down_s: Seconds  # fetching the head

@@ -33,12 +33,15 @@ from hsfl.deploy.wire.client_messages import (
 )
 from hsfl.deploy.wire.frames import Frame, WireError
 from hsfl.deploy.wire.server_messages import (
+    AskNorms,
     AskStatus,
     Await,
     Begin,
+    Clipped,
     Done,
     GiveUnits,
     Have,
+    Norms,
     Open,
     Standing,
     Status,
@@ -52,6 +55,7 @@ KINDS: dict[type[Any], int] = {
     Enter: 20, Entered: 21, Batch: 22, Gradient: 23, End: 24, Ended: 25, Tallied: 26, Evaluated: 27,
     Fetch: 30, Upload: 31, Uploaded: 32, Chunk: 33,
     Begin: 40, Standing: 41, Open: 42, Await: 44, Have: 45, Swap: 46, TakeUnits: 47, GiveUnits: 48, Done: 49,
+    AskNorms: 55, Norms: 56, Clipped: 57,
     AskStatus: 60, Status: 61,
 }  # fmt: skip
 RECORDS = {number: record for record, number in KINDS.items()}

@@ -6,6 +6,9 @@ from typing import Annotated
 from pydantic import Field
 
 from hsfl.deploy.wire.message_fields import Count, Id, Long, Seats, Seconds, Small, Text, Units, strict
+from hsfl.deploy.wire.versions import UNTOLD, DeviceVersions
+
+SquaredNorm = Annotated[int, Field(ge=0, lt=2**1024)]  # of doubles, and so much longer than 64 bits at the worst
 
 
 @strict
@@ -28,6 +31,7 @@ class Standing:
     fingerprint: Id
     rounds: Annotated[list[Small], Field(max_length=8)]
     stops: Annotated[list[Small], Field(max_length=8)]
+    versions: DeviceVersions = UNTOLD
 
 
 @strict
@@ -77,6 +81,33 @@ class Have:
     words: Annotated[list[Text], Field(max_length=100_000)]
     up_bytes: Count
     down_bytes: Count
+
+
+@strict
+@dataclass(frozen=True)
+class AskNorms:
+    """Main server to edge server, where `train.clip_norm` is set: how long are the updates of these clients' heads? Answered by Norms."""
+
+    attempt: Id
+    kept: Seats
+
+
+@strict
+@dataclass(frozen=True)
+class Norms:
+    """Edge server to main server: the squared length of each head's update, in multiples of clip_norm**2 * 2**-48."""
+
+    squared: Annotated[list[SquaredNorm], Field(max_length=100_000)]
+
+
+@strict
+@dataclass(frozen=True)
+class Clipped:
+    """Main server to edge server, before Swap: what the updates of these clients are multiplied with. Answered by Done."""
+
+    attempt: Id
+    kept: Seats
+    factors: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(max_length=100_000)]
 
 
 @strict

@@ -20,8 +20,10 @@ from hsfl.deploy.trust.credentials import add_port, open_channel, plaintext_meta
 from hsfl.deploy.trust.denylist import Denylist
 from hsfl.deploy.trust.gate import Gate
 from hsfl.deploy.trust.identity import ROLES, Identity, Refused, caller
+from hsfl.deploy.wire.connection_limits import ConnectionLimits, ConnectionWatch
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.health import CHECK, WATCH, Health
+from hsfl.deploy.wire.refusal_log import RefusalLog
 from hsfl.errors import InputError
 
 MOST_MESSAGE_BYTES = 256 << 20  # gRPC's own limit is 4 MiB, which a batch of smashed data passes
@@ -68,6 +70,7 @@ def server_options(largest_bytes: int) -> list[tuple[str, int]]:
 BAD_MESSAGE, BAD_SETTING = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
 REPLACED = grpc.StatusCode.ABORTED  # another stream speaks for the client; a client that lives opens a new one
 TAKEN = grpc.StatusCode.ALREADY_EXISTS  # another device attends under this name; it may go
+COME_ANEW = ("replaced", "head_withdrawn")  # reasons of a WireError after which the caller asks anew
 REFUSALS = (BAD_MESSAGE, BAD_SETTING, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 
 
@@ -83,14 +86,16 @@ class ServedMethod:
 class ListeningServer:
     """A server that listens until it is stopped."""
 
-    def __init__(self, server: aio.Server, gate: Gate, health: Health, port: int) -> None:
-        self.server, self.health, self.port = server, health, port
+    def __init__(self, server: aio.Server, gate: Gate, health: Health, port: int, connections: ConnectionWatch) -> None:
+        self.server, self.health, self.port, self.connections = server, health, port, connections
         self._watching = asyncio.create_task(gate.watch())
+        connections.start(port)
 
     async def stop(self, grace_s: float = 1.0) -> None:
         self.health.set(False)
         self._watching.cancel()
         await self.server.stop(grace_s)
+        self.connections.stop()
 
 
 async def listen(
@@ -102,13 +107,17 @@ async def listen(
     metrics: Metrics,
     largest_bytes: int = 0,
     on_revoked: Callable[[str, str], None] = lambda name, why: None,
+    limits: ConnectionLimits | None = None,
 ) -> ListeningServer:
     """Serve the methods at an address. certs: the folder of the server's certificates; None is plaintext, on loopback.
-    largest_bytes: of the largest message that this server is sent. on_revoked: told a revoked caller's name and why."""
+    largest_bytes: of the largest message that this server is sent. on_revoked: told a revoked caller's name and why. limits: of connections; by
+    default those that this process can bear."""
+
+    refusals = RefusalLog(log)
 
     def on_refusal(refused: Refused, identity: Identity | None, method: str) -> None:
         who = None if identity is None else identity.name
-        log.event("caller refused", "warning", client=who, method=method, reason=refused.reason, why=refused.sentence)
+        refusals.event("caller refused", who, refused.reason, method=method, why=refused.sentence)
         metrics.dropped(refused.reason)
         if who is not None and refused.reason == "revoked":
             on_revoked(who, refused.sentence)
@@ -116,7 +125,7 @@ async def listen(
     def on_failure(error: Exception, identity: Identity, method: str) -> None:
         log.event("a call failed here", "error", error=error, client=identity.name, method=method)
 
-    health = Health(service)
+    health, connections = Health(service), ConnectionWatch(limits or ConnectionLimits.of_process(), log, metrics)
     gate = Gate(
         {f"/{service}/{name}": set(method.roles) for name, method in methods.items()}
         | dict.fromkeys((CHECK, WATCH), ROLES),
@@ -124,21 +133,23 @@ async def listen(
         on_refusal,
         on_failure,
         lambda sentence: log.event(sentence, "warning"),
+        connections.admit,
     )
-    server = aio.server(interceptors=[gate], options=server_options(largest_bytes))
+    options = [*server_options(largest_bytes), *connections.limits.options]
+    server = aio.server(interceptors=[gate], options=options)
     handlers = {
-        name: getattr(grpc, f"{method.flow}_rpc_method_handler")(_guarded(name, method.handle, log))
+        name: getattr(grpc, f"{method.flow}_rpc_method_handler")(_guarded(name, method.handle, refusals))
         for name, method in methods.items()
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     server.add_generic_rpc_handlers(health.handlers())
-    port = add_port(server, address, certs, log.event)
+    port = add_port(server, address, certs, log.event, connections.begin_handshake)
     await server.start()
     health.set(True)
-    return ListeningServer(server, gate, health, port)
+    return ListeningServer(server, gate, health, port, connections)
 
 
-def _guarded(what: str, handle: Callable[[Any, Any], Any], log: Log) -> Callable[[Any, Any], Any]:
+def _guarded(what: str, handle: Callable[[Any, Any], Any], refusals: RefusalLog) -> Callable[[Any, Any], Any]:
     """The handler, in which a refused message ends the call, in words, and never the server."""
 
     async def guarded(request: Any, context: Any) -> Any:
@@ -146,8 +157,8 @@ def _guarded(what: str, handle: Callable[[Any, Any], Any], log: Log) -> Callable
             return await handle(request, context)
         except (WireError, InputError) as error:
             reason = getattr(error, "reason", "input")
-            log.event("message refused", "warning", method=what, client=caller().name, reason=reason, why=str(error))
-            code = BAD_SETTING if isinstance(error, InputError) else REPLACED if reason == "replaced" else BAD_MESSAGE
+            refusals.event("message refused", caller().name, reason, method=what, why=str(error))
+            code = BAD_SETTING if isinstance(error, InputError) else REPLACED if reason in COME_ANEW else BAD_MESSAGE
             await context.abort(code, scrubbed(str(error)))  # a peer learns no path of this machine
 
     return guarded

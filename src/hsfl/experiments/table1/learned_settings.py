@@ -21,7 +21,9 @@ LEARNED = (  # by every framework
     *("train.weight_decay", "train.schedule", "train.step_rounds", "train.step_factor", "train.proximal_mu"),
     *("train.norm_statistics", "train.norm_batches"),  # what is tested, not what is trained on
     *("train.clients_per_round", "train.choose", "train.drop_rate", "train.tau_s", "train.task", "train.loss"),
+    *("train.clip_norm", "train.average", "train.trim", "attack."),
 )
+LATER = ("train.clip_norm", "train.average", "train.trim", "attack.")  # came when trainings were shipped already
 CUTS = (  # decide the cuts, which change what a framework learns unless it keeps a copy of the server side for each client
     *(
         "fleet.seed",
@@ -74,7 +76,14 @@ def _chosen(config: RunConfig, names: tuple[str, ...]) -> dict[str, Any]:
     flat = flatten(config.model_dump(mode="json"))
     if flat["fleet.one_cut"] == "auto":
         flat["fleet.one_cut"] = None  # as it is in the hashes of cuts that were chosen before `auto` had a name
-    return {name: value for name, value in flat.items() if name in names or name.startswith(_sections(names))}
+    chosen = {name: value for name, value in flat.items() if name in names or name.startswith(_sections(names))}
+    usual = flatten(RunConfig().model_dump(mode="json"))
+    return {name: value for name, value in chosen.items() if not _is_later(name) or value != usual[name]}
+
+
+def _is_later(name: str) -> bool:
+    """Whether a setting is left out where it has its default, so that the hashes of shipped trainings stay what they are."""
+    return name in LATER or name.startswith(_sections(LATER))
 
 
 def _sections(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -267,6 +267,7 @@ function drawClients(run) {
     columns.push({ head: "cut / deepest", cell: (k) => h("span", { title: unitsOf(clients, clients.cuts[k]) }, `${clients.cuts[k]} / ${clients.max_cut[k]}`) },
       clients.flops_per_s ? { head: "speed", cell: (k) => scaled(clients.flops_per_s[k], "FLOP/s") } : { head: "cycles/s", cell: (k) => scaled(clients.cpu_hz[k], "") });
   }
+  if (clients && clients.versions) columns.push({ head: "hsfl / torch / Python", cell: (k) => (clients.versions[k] ? ["hsfl", "torch", "python"].map((name) => clients.versions[k][name] || "–").join(" / ") : "–") });
   columns.push({ head: "kept", cell: countOf("kept") }, { head: "dropped", cell: countOf("dropped") }, { head: "left out", cell: countOf("left_out") },
     { head: "straggler", cell: countOf("straggler") }, { head: "waited", cell: (k) => (counts.waiting_s.length ? seconds(counts.waiting_s[k]) : "–") });
   if (!clients) body.append(h("p", { class: "note" }, "Samples, classes and devices of the clients were not recorded by this run."));

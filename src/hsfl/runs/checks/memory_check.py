@@ -3,12 +3,14 @@ end the process without a word."""
 
 from torch import Tensor
 
+from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.formats import size
 from hsfl.framework_table import method
 from hsfl.models.cost_table import BITS_PER_BYTE
 from hsfl.planning.world import OPTIMIZER_STATES
 from hsfl.runs.prepare import Bench
+from hsfl.training.order_statistics import MEAN
 from hsfl.training.speed import free_memory_bits, machine_memory_bits
 
 
@@ -31,6 +33,7 @@ def check_memory(bench: Bench, num_processes: int) -> str | None:
     training_bits = model_bits + (1 + states) * float(cost.param_bits[-1])  # as `measure_cost` counts it
     sample_bits = (float(cost.memory_bits[-1]) - training_bits) / (cost.batch_size or 1)
     fixed_bits = 2 * model_bits + num_processes * (model_bits + states * gradient_bits)
+    fixed_bits += num_updates_kept(config, num_processes) * model_bits
     needed_bits = fixed_bits + num_processes * max(gradient_bits, batch_size * sample_bits)
     free_bits = min(memory_bits, free_memory_bits() or memory_bits)
     if needed_bits <= free_bits:
@@ -49,6 +52,24 @@ def check_memory(bench: Bench, num_processes: int) -> str | None:
     return (
         f"{needs}, of {has} that this machine has only {free} are free now, and the system may end the run; {way_out}"
     )
+
+
+def num_updates_kept(config: RunConfig, num_processes: int) -> int:
+    """How many clients' whole updates a round holds at once: none for a mean. Workers hold theirs until they hand them over, as a copy."""
+    most = config.train.clients_per_round or config.fleet.num_clients
+    return 0 if config.train.average == MEAN else most * (2 if num_processes > 1 else 1)
+
+
+def updates_notes(bench: Bench) -> list[str]:
+    """What to say of the memory in which a run keeps updates for a median or trimmed mean."""
+    config = bench.task.config
+    if config.train.average == MEAN:
+        return []
+    num_updates, model_bytes = num_updates_kept(config, 1), bench.task.initial.num_bytes
+    return [
+        f"train.average={config.train.average} keeps the updates of all clients of a round: {size(num_updates * model_bytes)} "
+        f"({num_updates} times {size(model_bytes)}), and once more while workers hand them over"
+    ]
 
 
 def _num_bits(parameter: Tensor) -> int:

@@ -139,6 +139,7 @@ WAITS_FOR_ALL = Reason(
 NOBODY_IS_AWAY = Reason(_pools_data, "the data are on the server, and no client can be away; leave it out")
 COPIES = "leave it out, or choose one of {with_copies}"
 NO_COPIES = Reason(_has_no_copies, f"{{c.framework}} does not train a copy per client; {COPIES}", wherever_given=True)
+NO_ATTACK = Reason(lambda c: c.attack.kind is None, "nobody attacks; set attack.kind, or leave it out")
 ONE_PROCESS = Reason(_has_no_copies, f"{{c.framework}} trains clients in turn or in step, in one process; {COPIES}")
 ALL_TAKE_PART = Reason(
     lambda c: c.train.clients_per_round is None,
@@ -269,12 +270,18 @@ UNUSED: dict[str, list[Reason]] = {
     "train.step_rounds": [_needs("train.schedule", "step")],
     "train.step_factor": [_needs("train.schedule", "step")],
     "train.proximal_mu": [NO_COPIES],
+    "train.clip_norm": [NO_COPIES],
+    "train.average": [NO_COPIES],
+    "train.trim": [_needs("train.average", "trimmed_mean")],
     "train.clients_per_round": [NOBODY_IS_AWAY],
     "train.choose": [NO_COPIES, ALL_TAKE_PART],
     "train.receivers": [NO_COPIES, ALL_TAKE_PART.unless(lambda c: c.train.drop_rate > 0)],
     "train.drop_rate": [NOBODY_IS_AWAY],
     "train.norm_statistics": [NO_NORM.unless(_is_own_model), OTHER_NORM.unless(_is_own_model)],
     "train.norm_batches": [_needs("train.norm_statistics", "estimated")],
+    "attack.kind": [NO_COPIES],
+    "attack.share": [NO_ATTACK],
+    "attack.scale": [NO_ATTACK, _needs("attack.kind", "sign_flip", "scaled_update", "noise")],
     "allocation.policy": [KEEPS_EVEN.unless(lambda c: c.allocation.policy in ("own", "even"))],
     "allocation.cuts": SEARCH,
     "allocation.samples": [

@@ -45,7 +45,7 @@ from hsfl.files import (
 from hsfl.runs.run_folder.environment import environment, input_digests
 from hsfl.runs.run_folder.provenance import PLUGINS_FILE, keep_inputs, plugin_record
 from hsfl.runs.run_folder.records import (
-    WHERE_ESTIMATED,
+    SELDOM,
     CheckedClients,
     CheckedRound,
     ClientsRecord,
@@ -272,7 +272,7 @@ def _check_order(record: RoundRecord, before: Sequence[RoundRecord], where: str)
 
 def record_line(record: RoundRecord) -> str:
     """The record as a line of rounds.jsonl."""
-    row = {name: value for name, value in asdict(record).items() if value is not None or name not in WHERE_ESTIMATED}
+    row = {name: value for name, value in asdict(record).items() if value is not None or name not in SELDOM}
     return json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n"
 
 

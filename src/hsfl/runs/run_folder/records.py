@@ -131,6 +131,10 @@ class RoundRecord:
 
     averaged: Averaged | None = None  # None where BatchNorm's statistics were not estimated
     estimation_s: Positive | None = None  # simulated, of the estimation at the end of the round; a part of round_s
+    weights: list[Count] | None = (
+        None  # [K] on real machines: what clients counted, where one counted less than its samples
+    )
+    no_quality: str | None = None  # why a model that was tested has no test loss, accuracy and the like
 
     @property
     def num_clients(self) -> int:
@@ -150,10 +154,12 @@ class RoundRecord:
         return recorded
 
 
-WHERE_ESTIMATED = (
-    "averaged",
+SELDOM = (  # fields that a line has only where there is something to say
+    "averaged",  # where BatchNorm's statistics were estimated
     "estimation_s",
-)  # fields that a line has only where BatchNorm's statistics were estimated
+    "no_quality",
+    "weights",
+)
 RECORDED = ("test_accuracy", "balanced_accuracy", "train_loss", "test_loss")  # quantities that are fields of a round
 
 
@@ -256,12 +262,14 @@ class ClientsRecord:
     crowd: ClientsCrowd | None = None  # of a large fleet, whose lists over clients are empty
     notes: list[str] = field(default_factory=list)  # what a person should know, as the run warned when it began
     redrawn: bool = False  # each client's samples were drawn with replacement, so that clients share samples
+    versions: list[dict[str, str] | None] | None = None  # [K] on real machines: of hsfl, torch and Python
+    evaluated_by: str | None = None  # on real machines: whose test samples judge the model (here, clients or none)
 
 
 def _consistent_clients(record: ClientsRecord) -> ClientsRecord:
     for name in ("class_counts", "cuts", "max_cut", "cpu_hz", "max_power_w"):
         _check_length(name, getattr(record, name), len(record.num_samples))
-    for name in ("names", "flops_per_s"):
+    for name in ("names", "flops_per_s", "versions"):
         if getattr(record, name) is not None:
             _check_length(name, getattr(record, name), len(record.num_samples))
     for k, counts in enumerate(record.class_counts):

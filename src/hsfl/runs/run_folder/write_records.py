@@ -4,6 +4,7 @@ events on request. Of a large fleet, the records hold quantiles, the straggler a
 Legend: K clients, C classes, Q quantiles.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -112,6 +113,8 @@ def make_round_record(
     estimated ones. estimation_s: how long the estimation took, simulated.
     """
     many = _is_many(len(timeline.kept))
+    quality, no_quality = finite_quality(quality)
+    averaged, _ = finite_quality(averaged)
     return RoundRecord(
         round=round_index + 1,
         framework=task.config.framework,
@@ -141,7 +144,20 @@ def make_round_record(
         crowd=round_crowd(timeline, framework.cuts) if many else None,
         averaged=_averaged(averaged) if averaged else None,
         estimation_s=estimation_s if averaged else None,
+        no_quality=no_quality,
     )
+
+
+def finite_quality(quality: Quality | None) -> tuple[Quality | None, str | None]:
+    """The quality if its numbers are numbers, and else why it is not recorded: JSON has no NaN, and accuracies of such a model
+    mean nothing."""
+    if quality is None:
+        return None, None
+    numbers = {"test loss": quality.loss} | quality.metrics
+    for name, value in numbers.items():
+        if not math.isfinite(value):
+            return None, f"the {name} is {'no number' if math.isnan(value) else 'infinite'}"
+    return quality, None
 
 
 def _averaged(quality: Quality) -> Averaged:

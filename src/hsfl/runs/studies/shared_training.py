@@ -6,7 +6,7 @@ dropped, one of them is trained and the others take over what it learned, round 
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,7 @@ from hsfl.runs.run_folder.write_records import clients_record, make_round_record
 from hsfl.training.evaluation import Quality
 from hsfl.training.link import LinkBytes
 from hsfl.training.norm_statistics import NormLayers, num_seen
+from hsfl.training.order_statistics import MEAN
 
 TRACE = "trace.json"  # says whose training a run took over
 TIMED = (
@@ -55,6 +56,8 @@ def learning_key(config: RunConfig) -> str | None:
     row = METHODS.get(config.framework)
     if row is None or not row.built_in or not row.copy_per_client or config.train.tau_s is not None:
         return None
+    if config.attack.kind is not None:
+        return None  # an attacker changes what it holds, which is another part of the model where its cut is another
     policies = tuple(f"options.{name}." for kind, name in plugins.REGISTERED if kind == "policy")
     flat = flatten(config.model_dump(mode="json"))
     return json.dumps(
@@ -138,7 +141,7 @@ def _timed(bench: Bench, framework: Framework, clock: RoundClock, source: RunFol
             framework, bench.task, index, start_s, timeline, allocation_note, result, quality, row.wall_s,
             why=explain_straggler(clock, index, chosen), averaged=averaged, estimation_s=estimation_s,
         )  # fmt: skip
-        records.append(record)
+        records.append(replace(record, no_quality=row.no_quality))
         start_s = record.sim_time_s
     return records, "finished"
 
@@ -170,7 +173,9 @@ def round_bytes(
     up = sum(number * cost.smashed_bits[cuts[k]] for k, number in samples.items()) / 8
     down = sum(number * cost.gradient_bits[cuts[k]] for k, number in samples.items()) / 8
     common = task.initial[min(cuts) : max(cuts)]  # units that both servers hold
-    swapped = 8 * (common.floats.numel() + common.ints.numel() + common.stop - common.start)  # sums, and weights
+    swapped = 2 * 8 * (common.floats.numel() + common.ints.numel() + common.stop - common.start)  # sums, and weights
+    if task.config.train.average != MEAN:
+        swapped = len(kept) * common.num_bytes  # each server sends what the other lacks
     return LinkBytes(
-        round(up), round(down), sum(heads[cuts[k]] for k in kept), sum(heads[cuts[k]] for k in receivers), 2 * swapped
+        round(up), round(down), sum(heads[cuts[k]] for k in kept), sum(heads[cuts[k]] for k in receivers), swapped
     )
