@@ -146,9 +146,9 @@ class NetworkConfig(Section):
     edge_up_bps: _Bps = _BPS  # to the edge server; null: as to the main server
     edge_down_bps: _Bps = _BPS  # from the edge server; null: as from the main server
     main_hz: float = Field(100e10, gt=0)  # cycles per second of the main server, which the clients share
-    # shares: each client has a part of the server for the whole round, as in the paper; queue: the server serves one batch at a time, as a
-    # deployment's does; auto: queue where links are measured, else shares
-    server: Literal["auto", "shares", "queue"] = "auto"
+    # shares: each client has a part of the server for the whole round, as in the paper; queue, where links are measured: the server serves
+    # one batch at a time, as a deployment's does
+    server: Literal["shares", "queue"] = "shares"
     service: Literal["turns", "longest"] = (
         "turns"  # who of a queue is next: each client in its turn, or the longest way to go
     )

@@ -17,7 +17,6 @@ from hsfl.framework_table import method
 from hsfl.planning.cuts import looks_at_cuts
 from hsfl.planning.rounds.allocators import own_policy
 from hsfl.planning.rounds.cpsl_policy import takes_turns
-from hsfl.planning.world import server_is_queue
 
 
 def without_auto(config: RunConfig) -> RunConfig:
@@ -38,10 +37,7 @@ def without_auto(config: RunConfig) -> RunConfig:
         allocation = allocation.model_copy(update={"policy": policy})
     if changes:
         fleet = fleet.model_copy(update=changes)
-    network = config.network
-    if network.server == "auto":
-        network = network.model_copy(update={"server": "queue" if server_is_queue(network) else "shares"})
-    return config.model_copy(update={"fleet": fleet, "allocation": allocation, "network": network})
+    return config.model_copy(update={"fleet": fleet, "allocation": allocation})
 
 
 def one_cut_of(config: RunConfig) -> str | int:

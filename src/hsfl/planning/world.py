@@ -97,7 +97,7 @@ def server_is_queue(network: NetworkConfig) -> bool:
             "network.server is 'queue' but network.kind is 'ofdma', whose allocations divide the server; "
             "set network.kind=measured, or network.server=shares"
         )
-    return network.server != "shares" and network.kind == "measured"
+    return network.server == "queue"
 
 
 def model_cost(config: RunConfig, input_shape: Shape, num_classes: int, batch_size: int | None = None) -> CostTable:

@@ -261,7 +261,7 @@ UNUSED: dict[str, list[Reason]] = {
     "network.main_hz": [NO_MAIN_SERVER],
     "network.flops_per_cycle": [NO_MAIN_SERVER],
     "network.server": [NEEDS_MEASURED, NO_MAIN_SERVER, NOT_SIDE_BY_SIDE],
-    "network.service": [NEEDS_MEASURED, NO_MAIN_SERVER, NOT_SIDE_BY_SIDE, _needs("network.server", "auto", "queue")],
+    "network.service": [NEEDS_MEASURED, NO_MAIN_SERVER, NOT_SIDE_BY_SIDE, _needs("network.server", "queue")],
     "network.main_power_w": [NEEDS_RADIO, NO_MAIN_SERVER, ON_SERVER_ALONE],
     "network.edge_power_w": [NEEDS_RADIO, ON_SERVER_ALONE],
     "network.speed_std": [ON_SERVER_ALONE, IN_HISTORY],
