@@ -164,10 +164,10 @@ def test_a_side_that_cannot_be_summed_drops_its_client_and_the_round_goes_on(
     """Whatever the check on arrival may miss: the servers agree again, without this client."""
     usual = sum_kept_clients
 
-    def failing(state, sides, kept):  # type: ignore[no-untyped-def]
+    def failing(state, sides, kept, factors=None):  # type: ignore[no-untyped-def]
         if 2 in kept:
             raise ClientAtFault(2, "a number that nobody thought of")
-        return usual(state, sides, kept)
+        return usual(state, sides, kept, factors)
 
     module = "hsfl.deploy.edge_server" if where == "edge" else main_server.__name__
     monkeypatch.setattr(f"{module}.sum_kept_clients", failing)
