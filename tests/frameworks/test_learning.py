@@ -12,15 +12,16 @@ ROUNDS = 5  # enough for each of them to pass 90 % with the small CNN
 CNN = ["model.name=cnn", "train.batch_size=16", "train.lr=0.003"]
 
 
-# FL, SplitFed V1 and FSL learn what HSFL learns (tests/laws), so that HSFL shows it for them in the quick tests.
-TWINS = [name for name, row in METHODS.items() if row.copy_per_client and name != "hsfl"]
-EVERY = [pytest.param(name, marks=pytest.mark.slow if name in TWINS else ()) for name in METHODS]
+# FL, SplitFed V1 and FSL learn what HSFL learns (tests/laws), so that HSFL shows it for them in the quick tests; PSL shows it for those
+# whose clients go in step, SL and CPSL for those that take turns.
+QUICK = ("hsfl", "psl", "sl", "cpsl")
+EVERY = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in METHODS]
 
 
 @pytest.mark.parametrize("framework", EVERY)
 def test_every_framework_passes_90_percent_on_digits(framework: str, tmp_path: Path) -> None:
     words = [*CNN, "data.name=digits", "fleet.num_clients=5", "fleet.cuts=[2,3,3,4,5]", f"train.rounds={ROUNDS}"]
-    words += ["train.eval_every=5", f"framework={framework}"]
+    words += ["train.eval_every=5", f"framework={framework}", "allocation.policy=even"]
     summary = train_run(read_config(None, words), tmp_path / "run")
     assert summary.test_accuracy is not None
     assert summary.test_accuracy > 0.90

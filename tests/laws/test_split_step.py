@@ -14,8 +14,16 @@ KEY = StepKey(seed=1, client=2, pass_index=3, step=4)
 MODELS = [("cnn", (1, 12, 12)), ("resnet18", (3, 16, 16)), ("mobilenet_v2", (3, 16, 16))]
 
 
-@pytest.mark.parametrize(("name", "shape"), MODELS)
-@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+STEPS = [
+    pytest.param(
+        *model, optimizer, marks=pytest.mark.slow if (model[0], optimizer) == ("mobilenet_v2", "momentum") else ()
+    )
+    for model in MODELS
+    for optimizer in ("momentum", "adam")
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "optimizer"), STEPS)
 def test_split_step_equals_whole_step_at_every_cut(name: str, shape: tuple[int, int, int], optimizer: str) -> None:
     model = build(name, shape, 5, seed=2, dropout=0.0 if name != "resnet18" else None).double()
     train = TrainConfig(optimizer=optimizer, lr=0.01, weight_decay=0.01)
