@@ -8,6 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from hsfl.deploy.admin.fleet_state import FleetState
+from hsfl.deploy.edge_server import ClientAtFault
+from hsfl.deploy.main.edge_link import HeadWithdrawn
 from hsfl.deploy.main.loss_jump import JumpWatch, is_jump
 
 
@@ -29,12 +32,14 @@ def test_a_jump_is_more_than_so_many_times_the_loss_or_no_number(before: float, 
 class Servers:
     """Two servers whose model is the sum of what its clients bring, and whose loss is that sum."""
 
-    def __init__(self, brought: dict[int, float], **settings: Any) -> None:
+    def __init__(self, brought: dict[int, float], ordered: int | None = None, **settings: Any) -> None:
         self.brought, self.swaps = brought, list[list[int]]()
+        self.broken: tuple[list[int], Exception] | None = None  # clients whose sum cannot be made, and what is raised
         self.drops, self.told = list[tuple[int, str]](), list[str]()
         usual = {"on_jump": "reject", "jump": 2.0, "min_clients": 1}
         self.shared = SimpleNamespace(
             settings=SimpleNamespace(**usual | settings),
+            control=SimpleNamespace(state=FleetState(min_clients=ordered)),
             log=SimpleNamespace(event=lambda event, level, **words: self.told.append(event)),
             drop=lambda seat, reason, sentence: self.drops.append((seat, reason)),
         )
@@ -42,6 +47,8 @@ class Servers:
 
     async def swap(self, open_round: Any, kept: Sequence[int]) -> Any:
         self.swaps.append(list(kept))
+        if self.broken is not None and self.broken[0] == list(kept):
+            raise self.broken[1]
         return math.fsum(self.brought[seat] for seat in kept)
 
     async def test(self, round: int, state: Any) -> float:
@@ -63,6 +70,20 @@ def test_the_client_whose_leaving_out_mends_it_is_dropped() -> None:
     assert servers.drops == [(4, "jump")]
     assert servers.open_round.agreed == [0, 7]
     assert servers.swaps == [[0, 4, 7], [4, 7], [0, 7], [0, 4], [0, 7]]
+
+
+def test_the_operators_last_word_on_min_clients_holds() -> None:
+    """`hsfl admin set min_clients=...`, in the place of the setting."""
+    more, fewer = Servers({0: 0.2, 4: 9.0, 7: 0.3}, ordered=3), Servers({0: 0.2, 4: 9.0}, ordered=1, min_clients=2)
+    assert (more.settle(), more.told) == (9.5, ["test loss jumped", "round not mended"])
+    assert (fewer.settle(), fewer.drops) == (0.2, [(4, "jump")])
+
+
+@pytest.mark.parametrize("error", [ClientAtFault(7, "too large"), HeadWithdrawn("too large")])
+def test_clients_that_cannot_be_summed_without_another_end_no_server(error: Exception) -> None:
+    servers = Servers({0: 0.2, 4: 9.0, 7: 0.3})
+    servers.broken = [4, 7], error
+    assert (servers.settle(), servers.drops) == (0.5, [(4, "jump")])
 
 
 @pytest.mark.parametrize(

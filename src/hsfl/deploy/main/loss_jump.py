@@ -12,6 +12,9 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from hsfl.deploy.admin.fleet_orders import fewest_clients
+from hsfl.deploy.edge_server import ClientAtFault
+from hsfl.deploy.main.edge_link import HeadWithdrawn
 from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.main_round import MainRound
 from hsfl.models.state import UnitState
@@ -55,13 +58,12 @@ class JumpWatch:
     ) -> tuple[UnitState, float]:
         """The state and its loss without the client whose leaving-out mends the round; with all clients if there is none."""
         kept, factor = list(open_round.agreed), self.shared.settings.jump
-        if len(kept) <= max(self.shared.settings.min_clients, 1):
+        if len(kept) <= fewest_clients(self.shared):
             self._log("round not mended", open_round, why=f"it needs all of its {len(kept)} clients (min_clients)")
             return after, loss
         losses = dict[int, float]()
         for seat in kept:
-            state = await self.swap(open_round, _without(kept, seat))
-            losses[seat] = await self.test(open_round.round + 1, state)
+            losses[seat] = await self._loss_without(open_round, kept, seat)
         offender = min(kept, key=lambda seat: losses[seat] if math.isfinite(losses[seat]) else math.inf)
         if is_jump(loss_before, losses[offender], factor):
             self._log("round not mended", open_round, why="the loss jumps whichever client is left out")
@@ -72,6 +74,15 @@ class JumpWatch:
         sentence = f"the test loss is {_shown(loss)} with its update and {_shown(losses[offender])} without"
         self.shared.drop(offender, "jump", sentence)
         return after, losses[offender]
+
+    async def _loss_without(self, open_round: MainRound, kept: Sequence[int], seat: int) -> float:
+        """The loss of a round without one client. A round that cannot be summed is no way out, and must not end the server."""
+        try:
+            state = await self.swap(open_round, _without(kept, seat))
+        except (ClientAtFault, HeadWithdrawn) as error:
+            self._log("round cannot be summed without a client", open_round, why=str(error))
+            return math.inf
+        return await self.test(open_round.round + 1, state)
 
     def _log(self, event: str, open_round: MainRound, **words: Any) -> None:
         self.shared.log.event(event, "warning", round=open_round.round + 1, **words)
