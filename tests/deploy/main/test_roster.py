@@ -10,6 +10,7 @@ import pytest
 from hsfl.config import parse_config
 from hsfl.deploy.admin.benching import BenchRules
 from hsfl.deploy.admin.fleet_control import FleetControl
+from hsfl.deploy.admin.fleet_state import FleetState
 from hsfl.deploy.logs import open_log
 from hsfl.deploy.main.main_server import MainProcess
 from hsfl.deploy.main.roster import Member, Roster
@@ -84,6 +85,14 @@ def test_after_a_restart_who_stays_away_does_not_stop_the_run(tmp_path: Path) ->
     new = main_with(tmp_path, ("ada", "bo"), 0, tau_s=0.2)
     with pytest.raises(TimeoutError):
         asyncio.run(asyncio.wait_for(new._wait_for_clients(), 0.6))
+
+
+def test_the_operators_min_clients_holds_for_the_first_round_after_a_start_too(tmp_path: Path) -> None:
+    """A round of fewer would be made again and again, and then end the server."""
+    main = main_with(tmp_path, ("ada", "bo", "cy"), 0, tau_s=0.2)
+    main.shared.control.state = FleetState(min_clients=4)
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(main._wait_for_clients(), 0.6))
 
 
 def test_a_minimum_that_no_round_can_keep_is_an_error() -> None:

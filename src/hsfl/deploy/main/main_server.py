@@ -189,7 +189,7 @@ class MainProcess:
                 if self.shared.control.state.draining:
                     raise Drained
                 fewest, members = fewest_clients(self.shared), members_who_may(self.shared)
-                least = fewest if self.started else self.shared.settings.start_clients
+                least = fewest if self.started else max(self.shared.settings.first_clients or 1, fewest)
                 least = least if clock() < until_s else min(least, fewest)
                 if self.shared.control.state.paused:
                     self.shared.waits_for = None
@@ -324,7 +324,8 @@ class MainProcess:
             kept = open_round.agreed = open_round.kept()
             fewest = fewest_clients(self.shared)
             if len(kept) < fewest:
-                diverged = all(reason in ("diverged", "not_finite") for reason in open_round.drops.values())
+                drops = open_round.drops.values()
+                diverged = bool(drops) and all(reason in ("diverged", "not_finite") for reason in drops)
                 raise TooFew(
                     f"{len(kept)} of {len(open_round.tails)} clients were kept; {fewest} make a round",
                     diverged,
