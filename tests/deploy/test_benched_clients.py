@@ -104,9 +104,10 @@ def test_a_bench_does_not_end_a_run(tmp_path: Path) -> None:
 
 
 def test_where_nobody_is_kept_nobody_is_benched(tmp_path: Path) -> None:
-    """The time limit is too short for all, or the learning rate too high."""
-    late = judged(tmp_path, dict.fromkeys(range(3), "late"), 9, ())
-    assert late.control.state.conducts == {}
+    """The time limit is too short for all, the learning rate too high, or a server fails at every step or head (`other`)."""
+    for reason in ("late", "diverged", "other"):
+        assert judged(tmp_path, dict.fromkeys(range(3), reason), 9, ()).control.state.conducts == {}
+    assert judged(tmp_path, dict.fromkeys(range(3), "shape"), 9, ()).control.state.conducts
 
 
 def test_who_left_in_good_order_is_not_benched(tmp_path: Path) -> None:

@@ -34,10 +34,10 @@ def outcome_of_drop(reason: str) -> RoundOutcome:
 
 def without_common_faults(outcomes: dict[str, RoundOutcome], reasons: dict[str, str]) -> dict[str, RoundOutcome]:
     """The outcomes by client, where faults that all clients share are nobody's: if nobody was kept, then the time limit may be
-    too short, or the learning rate too high. reasons: of the drops, by client."""
+    too short, the learning rate too high, or a server at fault (`other`). reasons: of the drops, by client."""
     if RoundOutcome.KEPT in outcomes.values():
         return outcomes
-    shared = ("late", "diverged", "not_finite")
+    shared = ("late", "diverged", "not_finite", "other")
     return {
         name: RoundOutcome.NO_FAULT if reasons.get(name) in shared else outcome for name, outcome in outcomes.items()
     }
