@@ -3,6 +3,7 @@
 import asyncio
 import io
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import grpc
@@ -18,6 +19,7 @@ from hsfl.deploy.settings import sent_settings
 from hsfl.deploy.trust.identity import Identity, set_caller
 from hsfl.deploy.wire.client_messages import Fetch, Upload, Uploaded
 from hsfl.deploy.wire.frames import WireError
+from hsfl.deploy.wire.legal_state import MOST_CALLS
 from hsfl.deploy.wire.messages import expect_message, pack_message
 from hsfl.deploy.wire.model_chunks import chunks, state_bytes
 from hsfl.deploy.wire.server_messages import Await, Begin, Done, Have, Open, Seat, Standing
@@ -30,7 +32,7 @@ from tests.naming import names, raises
 CUT = 2
 ONE_ROUND = changed(RUN, fleet={"cuts": [2, 2, 2, 2]}, train={"rounds": 1})
 RUNS = "0" * 16, "1" * 16
-OPEN = pack_message(Open(0, "now", [Seat(0, "ada", CUT, 20)], False))
+OPEN = pack_message(Open(0, "now", [Seat(0, "ada", CUT, 20, 20)], False))
 
 
 def test_a_new_run_begins_with_its_own_weights_though_the_edge_server_holds_another_run(tmp_path: Path) -> None:
@@ -139,6 +141,24 @@ def test_a_head_may_grow_by_so_much_and_no_more(tmp_path: Path) -> None:
         await edge.start_round(OPEN, None)
         head.floats[0] = most
         expect_message((await upload(edge, head)).heard[0], Uploaded)
+        edge.compute.close()
+
+    asyncio.run(story())
+
+
+def test_batches_are_counted_by_what_a_client_holds_and_not_by_what_it_counts(tmp_path: Path) -> None:
+    """An honest client that `max_samples` lets count little has trained on all that it holds."""
+
+    async def story() -> None:
+        edge, head = await opened(tmp_path), small_kit().initial[0:CUT].clone()
+        head.ints.fill_(MOST_CALLS + 1)
+        for num_samples, weight, taken in ((8, 8000, False), (8000, 8, True)):
+            await edge.start_round(
+                pack_message(Open(0, "now", [Seat(0, "ada", CUT, num_samples, weight)], False)), None
+            )
+            with nullcontext() if taken else raises(WireError, "num_batches_tracked", f"0 to {MOST_CALLS}"):
+                await upload(edge, head)
+        assert edge._round_of_attempt("now").finished[0].weight == 8
         edge.compute.close()
 
     asyncio.run(story())

@@ -78,6 +78,7 @@ class EdgeRound:
     model_up_s: dict[int, float] = field(default_factory=dict)
     refused: dict[int, tuple[str, str]] = field(default_factory=dict)  # by seat: the reason in one word, and a sentence
     factors: Factors | None = None  # what updates are multiplied with, where they are clipped
+    is_summed: bool = False  # whether its sums were swapped before: a round whose loss jumps is summed anew
     up_bytes: int = 0
     down_bytes: int = 0
     began_s: float = field(default_factory=time.perf_counter)
@@ -86,7 +87,7 @@ class EdgeRound:
     @property
     def weight(self) -> float:
         """Of all clients that may be summed."""
-        return float(sum(seat.num_samples for seat in self.seats.values()))
+        return float(sum(seat.weight for seat in self.seats.values()))
 
 
 def _join_units(before: UnitState, more: UnitState) -> UnitState:
@@ -284,7 +285,7 @@ class EdgeProcess:
         async with open_round.news:
             # A client whose answer was lost uploads again; the head of before stays.
             if seat.seat not in open_round.finished:
-                open_round.finished[seat.seat] = FinishedSide(head, float(seat.num_samples))
+                open_round.finished[seat.seat] = FinishedSide(head, float(seat.weight))
                 open_round.model_up_s[seat.seat] = took_s
                 open_round.up_bytes += head.num_bytes
             self.metrics.carried("client_edge", "up", head.num_bytes)
@@ -364,8 +365,11 @@ class EdgeProcess:
         self.states = {
             round: state for round, state in self.states.items() if open_round.round <= round <= open_round.round + 1
         }
-        self.log.event("round complete", round=open_round.round + 1, clients=len(message.kept))
-        self.metrics.completed(open_round.round + 1, time.perf_counter() - open_round.began_s)
+        event = "round summed anew" if open_round.is_summed else "round complete"
+        self.log.event(event, round=open_round.round + 1, clients=len(message.kept))
+        if not open_round.is_summed:
+            self.metrics.completed(open_round.round + 1, time.perf_counter() - open_round.began_s)
+        open_round.is_summed = True
         await context.write(pack_message(Done()))
 
     async def _withdraw_head(self, open_round: EdgeRound, fault: ClientAtFault) -> None:

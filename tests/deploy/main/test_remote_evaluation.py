@@ -126,7 +126,7 @@ def test_a_client_that_goes_or_lies_in_an_evaluation_is_not_counted(tmp_path: Pa
 
 
 def test_a_client_has_one_stream_in_an_evaluation() -> None:
-    evaluation = Evaluation(1, {name: Seat(k, name, 2, 20) for k, name in enumerate(NAMES)})
+    evaluation = Evaluation(1, {name: Seat(k, name, 2, 20, 20) for k, name in enumerate(NAMES)})
     evaluate_handler = EvaluateHandler(SimpleNamespace(evaluation=evaluation))
     set_caller(Identity("ada", "client", 0))
     assert evaluate_handler._find_seat(Enter(evaluation.attempt)) == (evaluation, evaluation.seats["ada"])

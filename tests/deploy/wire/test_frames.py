@@ -43,7 +43,7 @@ MESSAGES = (
     (End(5, 20, 1.5, 0.1, 0.2, 0.3), {}),
     (Chunk(0, 4), {"bytes": torch.arange(4, dtype=torch.uint8)}),
     (Standing("i", "f", [1, 2], [3, 3]), {}),
-    (Open(1, "a", [Seat(0, "ada", 2, 10), Seat(1, "bo", 3, 11)], False), {}),
+    (Open(1, "a", [Seat(0, "ada", 2, 10, 10), Seat(1, "bo", 3, 11, 4)], False), {}),
     (Have("i", [0], [0.5], [1], ["shape"], ["why"], 1, 2), {}),
     (Swap(1, "a", [0, 1], 1, 3), {}),
 )

@@ -239,7 +239,9 @@ class MainRound:
 
     def seats(self) -> list[Seat]:
         """The clients that are still in the round, as the edge server must know them."""
-        return [Seat(t.seat, t.name, t.cut, t.counts_as) for t in self.tails.values() if t.dropped is None]
+        return [
+            Seat(t.seat, t.name, t.cut, t.num_samples, t.counts_as) for t in self.tails.values() if t.dropped is None
+        ]
 
     def order(self, seat: int) -> Round:
         """The order for a client."""

@@ -37,12 +37,13 @@ class Standing:
 @strict
 @dataclass(frozen=True)
 class Seat:
-    """A client of a round, as the edge server must know it."""
+    """A client of a round, as the edge server must know it: how many samples it trains on, and what it counts in the average."""
 
     seat: Small
     name: Id
     cut: Small
     num_samples: Count
+    weight: Count
 
 
 @strict
