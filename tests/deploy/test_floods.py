@@ -7,22 +7,27 @@ import random
 import socket
 import ssl
 import struct
+from collections import Counter
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
 from hsfl.deploy.logs import open_log
 from hsfl.deploy.processes import serve_edge, serve_main
 from hsfl.deploy.settings import EdgeSettings, MainSettings
 from hsfl.deploy.trust.authority import Authority
-from hsfl.deploy.wire.client_messages import Probe
+from hsfl.deploy.wire.client_messages import Hello, Probe, Welcome
 from hsfl.deploy.wire.link_probe import measure_rates
-from hsfl.deploy.wire.messages import pack_message
+from hsfl.deploy.wire.messages import expect_message, pack_message
 from hsfl.deploy.wire.refusal_log import MOST_LINES, WINDOW_S, RefusalLog
-from hsfl.deploy.wire.transport import Peer
+from hsfl.deploy.wire.transport import Peer, read_message
 from hsfl.errors import InputError
-from tests.deploy.fleet import RUN, fleet, free_port
+from tests.deploy.fleet import RUN, changed, fleet, free_port
+from tests.deploy.inside import Inside
 from tests.naming import raises
 
 METHODS = ("Fetch", "Upload", "Probe", "Unknown")
@@ -116,6 +121,43 @@ def test_refusals_of_one_kind_are_few_lines_a_minute_and_the_rest_is_counted() -
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line["client"] for line in lines] == ["ada"] * MOST_LINES + ["bo", "ada"]
     assert [line["lines_left_out"] for line in lines if "lines_left_out" in line] == [1000 - MOST_LINES]
+
+
+def test_a_client_that_joins_and_goes_ever_again_leaves_few_lines(tmp_path: Path) -> None:
+    """Without a word that could be refused."""
+    inside, times = Inside(tmp_path, changed(RUN, train={"rounds": 1})), MOST_LINES + 5
+
+    async def story() -> None:
+        peer = Peer(inside.main, "main", "di", None)
+        while not await _is_welcome(peer):
+            await asyncio.sleep(0.05)
+        for _ in range(times):
+            assert await _is_welcome(peer)
+        await peer.close()
+
+    async def ended_after(story: Coroutine[Any, Any, None]) -> None:
+        servers = asyncio.create_task(inside._all([]))
+        await asyncio.wait_for(story, 60)
+        servers.cancel()
+        await asyncio.gather(servers, return_exceptions=True)
+
+    asyncio.run(ended_after(story()))
+    counts = Counter(line["event"] for line in inside.events("main"))
+    assert MOST_LINES <= counts["client joins"] <= 2 * MOST_LINES  # a new minute may begin
+    assert max(counts.values()) <= 2 * MOST_LINES
+
+
+async def _is_welcome(peer: Peer) -> bool:
+    """Say Hello, and go again."""
+    call = peer.stream("Attend")
+    try:
+        await call.write(pack_message(Hello("di")))
+        expect_message(await read_message(call), Welcome)
+    except grpc.aio.AioRpcError:
+        return False
+    finally:
+        call.cancel()
+    return True
 
 
 @pytest.mark.parametrize("server", ["main", "edge"])

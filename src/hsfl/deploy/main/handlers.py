@@ -43,6 +43,7 @@ from hsfl.deploy.wire.client_messages import (
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.message_fields import MOST_SAMPLES
 from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_message
+from hsfl.deploy.wire.refusal_log import RefusalLog
 from hsfl.deploy.wire.transport import read_request, read_request_or_none
 from hsfl.deploy.wire.versions import own_versions, version_differences
 from hsfl.errors import InputError
@@ -95,6 +96,7 @@ class AttendHandler:
     def __init__(self, shared: SharedState) -> None:
         self.shared = shared
         self.admission = Admission(shared)
+        self.lines = RefusalLog(shared.log)  # a client may join and go as often as it likes
 
     async def attend(self, messages: Any, context: Any) -> None:
         """Serve a client's connection for as long as the client stays."""
@@ -115,13 +117,13 @@ class AttendHandler:
     async def _await_ready(self, name: str, seat: int, context: Any) -> Ready | None:
         """Welcome a client, and return what it says of itself when it can train; None if it went before that."""
         kit, evaluates = self.shared.kit, self.shared.settings.evaluate == "clients"
-        self.shared.log.event("client joins", client=name, seat=seat)
+        self.lines.event("client joins", name, level="info", seat=seat)
         welcome = Welcome(seat, sent_settings(kit.config), list(kit.input_shape), kit.num_classes, evaluates)
         await context.write(pack_message(welcome))
         content = await read_request_or_none(context)
         answer = Leave("its connection ended") if content is None else expect_any_message(content, Ready, Leave)[0]
         if isinstance(answer, Leave):
-            self.shared.log.event("client left before it was ready", client=name, why=answer.why)
+            self.lines.event("client left before it was ready", name, level="info", why=answer.why)
             return None
         self._check_ready(name, seat, answer)
         await self.admission.check(name, context)  # another device may have become ready meanwhile
@@ -146,7 +148,8 @@ class AttendHandler:
             leave_watch.cancel()
             member.gone.set()
             if self.shared.roster.leave(member):
-                self.shared.log.event("client left" if member.is_leaving else "client's connection ended", client=name)
+                event = "client left" if member.is_leaving else "client's connection ended"
+                self.lines.event(event, name, level="info")
                 if self.shared.evaluation is not None:
                     self.shared.evaluation.leave(seat)
             self.shared.metrics.clients.set(len(self.shared.roster.members))
@@ -154,13 +157,14 @@ class AttendHandler:
     def _note_device(self, name: str, seat: int, ready: Ready) -> None:
         """Log who has joined with which versions, and warn of other versions than this server's, and of a certificate that
         expires soon."""
-        log, versions = self.shared.log, ready.versions
-        log.event("client joined", client=name, seat=seat, samples=sum(ready.class_counts), **asdict(versions))
+        versions = ready.versions
+        samples = sum(ready.class_counts)
+        self.lines.event("client joined", name, level="info", seat=seat, samples=samples, **asdict(versions))
         if differences := version_differences(versions, own_versions()):
-            log.event("client runs other versions than this server", "warning", client=name, **differences)
+            self.lines.event("client runs other versions than this server", name, **differences)
         days = self.shared.counts.joined(seat, name, caller().valid_until).certificate_days
         if days is not None and expires_soon(days):
-            log.event("client's certificate expires soon", "warning", client=name, days=round(days, 1))
+            self.lines.event("client's certificate expires soon", name, days=round(days, 1))
 
     def _check_ready(self, name: str, seat: int, ready: Ready) -> None:
         self.shared.kit.check_fingerprint(ready.fingerprint, name)
@@ -185,9 +189,7 @@ class AttendHandler:
                 member.answered_s = asyncio.get_running_loop().time()
                 member.answered.set()
         except WireError as error:
-            self.shared.log.event(
-                "message refused", "warning", client=member.name, reason=error.reason, why=error.sentence
-            )
+            self.lines.event("message refused", member.name, error.reason, why=error.sentence)
         finally:
             member.outbox.put_nowait(None)
 

@@ -1,5 +1,5 @@
-"""Log lines about refused callers and messages, a few of each kind a minute: a peer that is refused a thousand times a second must not
-fill the disk."""
+"""Log lines that a peer causes, a few of each kind a minute: a peer that is refused, or joins and goes, a thousand times a second must
+not fill the disk."""
 
 import time
 from collections.abc import Callable
@@ -18,9 +18,11 @@ class RefusalLog:
     def __init__(self, log: Log, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._log, self._clock_s = log, clock_s
         self._began_s, self._num_left_out = clock_s(), 0
-        self._num_lines = dict[tuple[str, str | None, str], int]()  # by kind, in this window
+        self._num_lines = dict[tuple[str, str | None, str | None], int]()  # by kind, in this window
 
-    def event(self, event: str, client: str | None, reason: str, **fields: Any) -> None:
+    def event(
+        self, event: str, client: str | None, reason: str | None = None, level: str = "warning", **fields: Any
+    ) -> None:
         """Write a line, if there were few of its kind."""
         now_s, kind = self._clock_s(), (event, client, reason)
         if now_s - self._began_s >= WINDOW_S:
@@ -32,4 +34,5 @@ class RefusalLog:
             return
         if self._num_left_out:
             fields["lines_left_out"], self._num_left_out = self._num_left_out, 0
-        self._log.event(event, "warning", client=client, reason=reason, **fields)
+        why = {} if reason is None else {"reason": reason}
+        self._log.event(event, level, client=client, **why, **fields)

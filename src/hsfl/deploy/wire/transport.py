@@ -123,7 +123,7 @@ async def listen(
             on_revoked(who, refused.sentence)
 
     def on_failure(error: Exception, identity: Identity, method: str) -> None:
-        log.event("a call failed here", "error", error=error, client=identity.name, method=method)
+        refusals.event("a call failed here", identity.name, type(error).__name__, "error", error=error, method=method)
 
     health, connections = Health(service), ConnectionWatch(limits or ConnectionLimits.of_process(), log, metrics)
     gate = Gate(
