@@ -63,6 +63,7 @@ OFFERED = {  # to other folders, by module
         "OPTIMIZER_STATES",
         "PluginOptions",
         "scenario_of_round",
+        "server_is_queue",
         "World",
         "world_of",
     ),

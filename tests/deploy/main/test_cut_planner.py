@@ -52,6 +52,18 @@ def test_a_slow_device_gets_a_shallower_cut() -> None:
     assert cuts[SLOW] < cuts[FAST]
 
 
+@pytest.mark.parametrize("service", ["turns", "longest"])
+def test_a_main_server_that_is_one_queue_is_planned_as_one(service: str) -> None:
+    """Nothing is divided, and everybody has the whole server in turn."""
+    run = changed(RUN, fleet={"cuts": "fastest"}, network={"server": "queue", "service": service})
+    made = CutPlanner(parse_config(run), cost(), 2e8, open_log("test", True, io.StringIO()))
+    for seat in EVERYBODY:
+        made.join(seat, ready(FAST))
+    plan = made.plan(0, EVERYBODY, NAMES)
+    assert plan.allocation_note["server_hz"] == [2e8] * 4
+    assert {plan.weight(seat) for seat in EVERYBODY} == {2e8}
+
+
 def test_given_cuts_are_kept_and_frameworks_with_one_cut_have_one() -> None:
     made = planner(cuts=[1, 2, 3, 5])
     for seat in EVERYBODY:

@@ -25,7 +25,7 @@ from hsfl.network.latency import Rates
 from hsfl.planning.cuts import choose_cuts, choose_one_cut
 from hsfl.planning.rounds.participation import CutTask
 from hsfl.planning.rounds.round_clock import RoundClock
-from hsfl.planning.world import World, count_batches
+from hsfl.planning.world import World, count_batches, server_is_queue
 
 GAIN = 0.9  # new cuts must make the modelled round shorter than this part of the old one
 BLEND = 0.5  # the weight of a new measurement against what is known, in their geometric mean
@@ -161,7 +161,9 @@ class CutPlanner:
             cpu_hz=table["flops_per_s"], flops_per_cycle=np.ones(count), max_power_w=np.full(count, np.nan),
             max_cut=np.array(deepest), names=np.array([*names, *(f"seat {k}" for k in range(len(names), count))]),
         )  # fmt: skip
-        servers = Servers(main_hz=self.main_flops_per_s)
+        network = self.config.network
+        service = network.service if server_is_queue(network) else None
+        servers = Servers(main_hz=self.main_flops_per_s, service=service)
         links = Measured(Rates(*(table[name] for name in RATES)))
         return World(self.cost, fleet, servers, links, None, self.config.fleet_seed, 0.0)
 
