@@ -8,10 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
+from hsfl.deploy.admin.operator_events import OperatorEvent, append_event, time_now
 from hsfl.deploy.client import ClientProcess
 from hsfl.deploy.client_round import OpenRound, RoundWork
 from hsfl.deploy.client_setup import ClientSetup
 from hsfl.deploy.logs import Log
+from hsfl.deploy.main import main_server
 from hsfl.deploy.settings import ClientSettings
 from hsfl.deploy.wire.client_messages import Batch, Chunk, Enter, Entered, Upload
 from hsfl.deploy.wire.messages import expect_message, pack_message
@@ -166,6 +168,31 @@ def test_the_client_is_dropped_and_the_others_go_on(tmp_path: Path, deed: Deed) 
     assert record["dropped"] == [3]
     wanted, model = simulated(inside.run, [[0, 1, 2]]).named(), load_file(tmp_path / "run" / "model.safetensors")
     assert all(torch.equal(model[name], tensor) for name, tensor in wanted.items())
+
+
+@pytest.mark.slow
+def test_one_device_that_spoils_every_round_ends_no_server_that_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All four make a round. One of them sends no numbers; after more tries than a server makes with nobody kept, the operator kicks it."""
+    monkeypatch.setattr(main_server, "PAUSE_S", (0.0, 0.0))
+    inside, tries = Inside(tmp_path, ONE_ROUND), 0
+
+    async def spoilt(work: RoundWork, head: UnitState) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == main_server.MOST_TRIES + 1:
+            values = {"min_clients": 3.0}
+            append_event(tmp_path / "run", OperatorEvent(time_now(), "kick", "di"))
+            append_event(tmp_path / "run", OperatorEvent(time_now(), "set", values=values))
+        await not_a_number(work, head)
+
+    async def hostile() -> None:
+        await Hostile(inside.client_settings("di"), spoilt, inside.log("di")).run_and_reconnect()
+
+    assert inside.go(hostile, honest=("ada", "bo", "cy")).status == "finished"
+    assert tries > main_server.MOST_TRIES
+    assert [record["kept"] for record in inside.rounds()] == [[0, 1, 2]]
 
 
 def test_a_second_stream_of_the_same_client_harms_nobody(tmp_path: Path) -> None:

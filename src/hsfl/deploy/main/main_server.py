@@ -41,16 +41,17 @@ from hsfl.training.roles import Server
 
 NEWS_S = 5.0  # after which the edge server answers even if there is no news
 ORDERS_S = 1.0  # between two looks at the operator's orders, while there is no round
-MOST_TRIES = 5  # at one round, if every try keeps too few clients
+MOST_TRIES = 5  # in a row at one round, if every try keeps nobody
+PAUSE_S = (1.0, 60.0)  # first and longest wait between two tries at a round that kept some clients, but too few
 
 
 class TooFew(Exception):
     """A round that keeps fewer clients than it needs. diverged: whether all dropped clients were dropped for numbers
-    that grew beyond sense or are not finite."""
+    that grew beyond sense or are not finite. num_kept: clients that did their part."""
 
-    def __init__(self, sentence: str, diverged: bool) -> None:
+    def __init__(self, sentence: str, diverged: bool, num_kept: int) -> None:
         super().__init__(sentence)
-        self.diverged = diverged
+        self.diverged, self.num_kept = diverged, num_kept
 
 
 class Drained(Exception):
@@ -87,12 +88,13 @@ class MainProcess:
 
     async def run(self) -> Summary:
         """Make all rounds that are left, then end the run; returns its summary."""
-        status, tries, backoff = "finished", 0, Backoff()
+        status, tries, backoff, pause = "finished", 0, Backoff(), Backoff(*PAUSE_S)
         while self.checkpoint.round < self.shared.kit.config.train.rounds:
             try:
                 await unless_stopped(self._make_round(), self.stopping)
                 tries = 0
                 backoff.reset()
+                pause.reset()
             except Stopped:
                 status = "interrupted"
                 break
@@ -106,7 +108,7 @@ class MainProcess:
                 await self.shared.edge.close()
                 await backoff.wait()
             except TooFew as error:
-                tries += 1
+                tries = 0 if error.num_kept else tries + 1
                 self.shared.log.event("round made again", "warning", round=self.checkpoint.round + 1, why=str(error))
                 if (open_round := self.shared.open_round) is not None:
                     judge_round(self.shared, open_round, open_round.agreed, is_complete=False)
@@ -114,6 +116,9 @@ class MainProcess:
                 if tries >= MOST_TRIES:
                     status = "diverged" if error.diverged else "interrupted"
                     break
+                if error.num_kept:  # some devices spoil the round of others: they must not end the server with it
+                    with suppress(Stopped):  # the next try sees it
+                        await unless_stopped(pause.wait(), self.stopping)
         await self._end_attempt("the main server ends")
         return await self.checkpoint.finish(status)
 
@@ -329,6 +334,7 @@ class MainProcess:
                 raise TooFew(
                     f"{len(kept)} of {len(open_round.tails)} clients were kept; {fewest} make a round",
                     diverged,
+                    len(kept),
                 )
             try:
                 return await self._swap_sums(open_round, kept)

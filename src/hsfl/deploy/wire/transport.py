@@ -220,15 +220,16 @@ def is_refusal(error: aio.AioRpcError) -> bool:
 class Backoff:
     """Waits between attempts, each twice as long as the one before."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_s: float = BACKOFF_S[0], longest_s: float = BACKOFF_S[1]) -> None:
+        self._first_s, self._longest_s = first_s, longest_s
         self.reset()
 
     def reset(self) -> None:
-        self._next_s = BACKOFF_S[0]
+        self._next_s = self._first_s
 
     async def wait(self) -> None:
         await asyncio.sleep(self._next_s)
-        self._next_s = min(2 * self._next_s, BACKOFF_S[1])
+        self._next_s = min(2 * self._next_s, self._longest_s)
 
 
 class Stopped(Exception):
