@@ -112,7 +112,9 @@ def test_a_client_that_comes_back_hears_nothing_of_a_round_that_ended_meanwhile(
             attempt="now", tails={0: made}, is_complete=lambda seat: False, order=lambda seat: Round(0, "now", 2)
         )
         shared = SimpleNamespace(
-            open_round=open_round, roster=SimpleNamespace(send=lambda seat, message: sent.append(message))
+            open_round=open_round,
+            roster=SimpleNamespace(send=lambda seat, message: sent.append(message)),
+            log=None,
         )
         member = SimpleNamespace(seat=0, ready=SimpleNamespace(holds=None))
         async with made.lock:

@@ -164,6 +164,36 @@ def test_batches_are_counted_by_what_a_client_holds_and_not_by_what_it_counts(tm
     asyncio.run(story())
 
 
+def test_a_client_that_opens_many_uploads_has_one(tmp_path: Path) -> None:
+    """Each would hold a head in memory for as long as its last chunk does not come, also when the round is over."""
+
+    class Stalled(Says):
+        async def read(self) -> object:
+            if not self.messages:
+                await asyncio.Event().wait()
+            return await super().read()
+
+    async def story() -> None:
+        edge, head = await opened(tmp_path), small_kit().initial[0:CUT].clone()
+        set_caller(Identity("ada", "client", 0))
+        said = [Stalled([pack_message(Upload("now"))]) for _ in range(5)]
+        uploads = []
+        for each in said:
+            uploads.append(asyncio.create_task(edge.take_head(each, each)))
+            await asyncio.sleep(0)
+        first_ones = await asyncio.wait_for(asyncio.gather(*uploads[:-1], return_exceptions=True), 30)
+        assert [getattr(error, "reason", error) for error in first_ones] == ["replaced"] * 4
+        assert not uploads[-1].done()
+        assert not edge._round_of_attempt("now").refused
+        await edge.start_round(OPEN, None)
+        with raises(WireError, "upload again"):
+            await asyncio.wait_for(uploads[-1], 30)
+        expect_message((await upload(edge, head)).heard[0], Uploaded)
+        edge.compute.close()
+
+    asyncio.run(story())
+
+
 def test_an_upload_during_which_the_round_is_opened_anew_is_asked_for_again(tmp_path: Path) -> None:
     """The main server opens the round anew after it had lost the edge server. A client that heard Uploaded would not upload again."""
 

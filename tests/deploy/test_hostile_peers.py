@@ -60,7 +60,7 @@ def test_absurd_claims_are_refused_at_the_door(counts, measured):
 
 
 def test_samples_are_bounded_in_all():
-    shared = SimpleNamespace(kit=SimpleNamespace(check_fingerprint=lambda *words: None, num_classes=3))
+    shared = SimpleNamespace(log=None, kit=SimpleNamespace(check_fingerprint=lambda *words: None, num_classes=3))
     ready = Ready("f", [MOST_SAMPLES, MOST_SAMPLES, 1], USUAL, None)
     with raises(InputError, "ward-1", "20000001 samples", "10000000"):
         AttendHandler(shared)._check_ready("ward-1", 0, ready)

@@ -11,7 +11,8 @@ The main server sums with the same function, `sum_kept_clients`.
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,34 @@ class EdgeRound:
     down_bytes: int = 0
     began_s: float = field(default_factory=time.perf_counter)
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    streams: dict[tuple[str, int], asyncio.Task[Any]] = field(default_factory=dict)  # by what is carried, and seat
+
+    @contextmanager
+    def sole_stream(self, what: str, seat: int) -> Iterator[None]:
+        """A client's stream with a head ends the one before: each holds a whole head in memory, and a client may open many."""
+        task, key = asyncio.current_task(), (what, seat)
+        assert task is not None
+        before, self.streams[key] = self.streams.get(key), task
+        if before is not None:
+            before.cancel()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self.streams.get(key) is task:  # the peer is gone, or the server stops
+                raise
+            task.uncancel()
+            raise WireError(
+                "replaced", "another stream has replaced this one, or the round is over; fetch or upload again"
+            ) from None
+        finally:
+            if self.streams.get(key) is task:
+                del self.streams[key]
+
+    def end_streams(self) -> None:
+        """End what still carries heads of this round."""
+        streams, self.streams = self.streams, {}
+        for task in streams.values():
+            task.cancel()
 
     @property
     def weight(self) -> float:
@@ -218,6 +247,8 @@ class EdgeProcess:
         if state is None or state.stop < deepest:
             raise WireError("order", f"the edge server does not hold {deepest} units of round {message.round}")
         heads = state[0:deepest]
+        if self.open_round is not None:
+            self.open_round.end_streams()
         self.open_round = EdgeRound(
             message.round, message.attempt, heads, {seat.name: seat for seat in message.seats}, largest_allowed(heads)
         )
@@ -262,7 +293,8 @@ class EdgeProcess:
         message, _ = expect_message(await read_request(context), Fetch)
         open_round, seat = self._find_seat(message.attempt)
         head = open_round.state[0 : seat.cut]
-        await send(context, state_bytes(head))
+        with open_round.sole_stream("fetch", seat.seat):
+            await send(context, state_bytes(head))
         open_round.down_bytes += head.num_bytes
         self.metrics.carried("client_edge", "down", head.num_bytes)
 
@@ -274,9 +306,10 @@ class EdgeProcess:
             raise WireError("stale", f"a head of {seat.name} was refused in this round")
         like, began_s = open_round.state[0 : seat.cut], time.perf_counter()
         try:
-            content = await collect(lambda: read_request(context), most_state_bytes(like))
-            took_s = time.perf_counter() - began_s
-            head = await self.compute.run(lambda: self._checked_head(content, open_round, seat))
+            with open_round.sole_stream("upload", seat.seat):
+                content = await collect(lambda: read_request(context), most_state_bytes(like))
+                took_s = time.perf_counter() - began_s
+                head = await self.compute.run(lambda: self._checked_head(content, open_round, seat))
         except WireError as error:
             await self._refuse_head(open_round, seat, error)
             raise
@@ -303,7 +336,7 @@ class EdgeProcess:
             raise WireError("other", "the head cannot be checked; the edge server's log says why") from None
 
     async def _refuse_head(self, open_round: EdgeRound, seat: Seat, error: WireError) -> None:
-        if error.reason == "ended" or seat.seat in open_round.finished or seat.seat in open_round.refused:
+        if error.reason in ("ended", "replaced") or seat.seat in open_round.finished or seat.seat in open_round.refused:
             return  # the stream broke and the client may upload again, or its part in the round is settled already
         self.log.event(
             "client dropped",

@@ -34,5 +34,5 @@ class RefusalLog:
             return
         if self._num_left_out:
             fields["lines_left_out"], self._num_left_out = self._num_left_out, 0
-        why = {} if reason is None else {"reason": reason}
-        self._log.event(event, level, client=client, **why, **fields)
+        fields = fields if reason is None else {"reason": reason} | fields
+        self._log.event(event, level, client=client, **fields)
