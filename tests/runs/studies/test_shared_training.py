@@ -90,14 +90,14 @@ def test_how_a_run_that_takes_over_ends(settings: list[str], status: str, tmp_pa
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow  # the parts are above
 def test_a_comparison_that_trains_once(tmp_path: Path) -> None:
-    labels = ["hsfl", "splitfed_v1", "fl", "sl", "fsl,options.fsl.average=server"]
-    words = [word for label in labels for word in ("-f", label)]
+    contenders = ["hsfl", "splitfed_v1", "fl", "sl", "heads=fsl,options.fsl.average=server"]
+    words = [word for contender in contenders for word in ("-f", contender)]
     words = ["compare", *tiny_words("network.speed_std=0.3"), *words, "--seeds", "2", "--quiet"]
     assert hsfl(*words, "--train-once", "--out", tmp_path / "once").code == 0
     assert hsfl(*words, "--out", tmp_path / "each").code == 0
-    for label in labels:
+    for name in (contender.partition("=")[0] if "=" in contender else contender for contender in contenders):
         for seed in (0, 1):
-            once, each = (numbers(tmp_path / folder / label / f"seed-{seed}") for folder in ("once", "each"))
+            once, each = (numbers(tmp_path / folder / name / f"seed-{seed}") for folder in ("once", "each"))
             assert [row["sim_time_s"] for row in once] == [row["sim_time_s"] for row in each]
             assert [row["test_accuracy"] for row in once] == pytest.approx(
                 [row["test_accuracy"] for row in each], abs=0.051
