@@ -33,7 +33,7 @@ def test_each_decision_is_told_from_one_pair(folder: Path) -> None:
     gains = decision_gains(comparison)
     assert [(gain.decision, gain.label, gain.without) for gain in gains] == [
         ("own cuts", hsfl, v1),
-        ("the allocation", v1, published),
+        ("the allocation and its cuts", v1, published),  # the fastest cut here, the deepest there
         ("splitting", v1, fl),
     ]
     for gain in gains:
@@ -41,6 +41,14 @@ def test_each_decision_is_told_from_one_pair(folder: Path) -> None:
         assert gain.without_s == pytest.approx(run.sim_time_s / len(run.records))
     sentence = decision_sentences(comparison)[0]
     names(sentence, "own cuts", "times")
+
+
+def test_the_allocation_is_named_alone_where_the_cuts_are_equal(folder: Path) -> None:
+    comparison = read_comparison(folder, labels=LABELS)
+    (published,) = (run for run in comparison.runs if run.label == LABELS[2])
+    (v1,) = (run for run in comparison.runs if run.label == LABELS[1])
+    published.records[0].cuts[:] = v1.records[0].cuts
+    assert "the allocation" in {gain.decision for gain in decision_gains(comparison)}
 
 
 def test_nothing_is_told_without_a_pair(folder: Path) -> None:

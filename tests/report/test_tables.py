@@ -60,6 +60,9 @@ def test_latex_has_rules_equal_columns_and_escaped_signs() -> None:
     assert third.startswith("{}*")
     assert r"\caption{Accuracy, \%. n = 3 seeds.}" in text
     assert r"\label{tab:a_b}" in text
+    assert r"\label{tab:once-a_b}" in latex_table(SummaryTable("a_b", "", ["a"], [["1"]]), "once"), (
+        "two results in one paper"
+    )
     words = [["x", "FL", "-"], ["y", "HSFL", "+1.0"]]
     assert r"{tabular}{llr}" in latex_table(SummaryTable("words", "Words", ["a", "less", "number"], words))
 

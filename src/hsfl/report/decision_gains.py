@@ -26,6 +26,7 @@ class _Contender:
     policy: str
     has_own_cuts: bool
     splits: bool
+    cuts: dict[int, list[int]]  # [K] by seed
     round_s: float  # the mean over runs and rounds
 
 
@@ -51,12 +52,17 @@ def decision_gains(comparison: Comparison) -> list[DecisionGain]:
         "splitting": lambda a, b: a.splits and not a.has_own_cuts and not b.splits and a.policy == b.policy,
     }
     return [
-        DecisionGain(decision, a.label, b.label, a.round_s, b.round_s)
+        DecisionGain(_full_name(decision, a, b), a.label, b.label, a.round_s, b.round_s)
         for decision, differ in pairs.items()
         for a in contenders
         for b in contenders
         if differ(a, b)
     ]
+
+
+def _full_name(decision: str, a: _Contender, b: _Contender) -> str:
+    """The decision, with the cuts where they came along: each allocation may have cuts that were chosen for it."""
+    return "the allocation and its cuts" if decision == "the allocation" and a.cuts != b.cuts else decision
 
 
 def decision_sentences(comparison: Comparison) -> list[str]:
@@ -67,7 +73,7 @@ def decision_sentences(comparison: Comparison) -> list[str]:
         name, other = comparison.name(gain.label), comparison.name(gain.without)
         ratio = significant(gain.without_s / gain.round_s, 3)
         sentence = (
-            f"What {gain.decision} gain{'s' if gain.decision != 'own cuts' else ''}: a round of {name} takes "
+            f"What {gain.decision} gain{'' if gain.decision.endswith('cuts') else 's'}: a round of {name} takes "
             f"{seconds(gain.round_s, 3)}, of {other} {seconds(gain.without_s, 3)} ({ratio} times as long)"
         )
         value, other_value = values[gain.label], values[gain.without]
@@ -92,5 +98,6 @@ def _contenders(comparison: Comparison) -> Iterator[_Contender]:
             str(records[0].allocation.get("policy", "")),
             row.own_cuts,
             row.timing.cut == "any",
+            {run.seed: first.cuts for run in runs for first in run.records[:1]},
             fmean(run.sim_time_s / len(run.records) for run in runs),
         )

@@ -149,7 +149,7 @@ def write_summary_tables(tables: Iterable[SummaryTable], out: str | Path, latex:
         csv_path, latex_path = (Path(out) / f"table-{table.name}.{kind}" for kind in ("csv", "tex"))
         written.append(write_csv(csv_path, *csv_cells(table)))
         if latex or latex_path.exists():  # older numbers do not stay beside new ones
-            text = latex_table(table).encode("utf-8")
+            text = latex_table(table, re.sub(r"[^A-Za-z0-9_-]+", "-", Path(out).resolve().name)).encode("utf-8")
             write_atomic(latex_path, partial(Path.write_bytes, data=text))
             written.append(latex_path)
     return written
@@ -182,15 +182,17 @@ def _mean_fields(cell: str) -> list[Any]:
     return [value.mean, value.low, value.high, value.num] if isinstance(value, Estimate) else [value, None, None, None]
 
 
-def latex_table(table: SummaryTable) -> str:
-    r"""The table for LaTeX, to be taken in by \input; the paper needs \usepackage{booktabs}."""
+def latex_table(table: SummaryTable, folder: str = "") -> str:
+    r"""The table for LaTeX, to be taken in by \input; the paper needs \usepackage{booktabs}.
+
+    folder: the name of the results' folder, which tells the labels of two results in one paper apart."""
     lines = [_latex_row(cells) for cells in (table.header, *table.rows)]
     parts = [
         r"% needs \usepackage{booktabs}",
         r"\begin{table}",
         r"  \centering",
         rf"  \caption{{{latex_text(' '.join(filter(None, (f'{table.title}.', table.note))))}}}",
-        rf"  \label{{tab:{table.name}}}",
+        rf"  \label{{tab:{'-'.join(filter(None, (folder, table.name)))}}}",
         rf"  \begin{{tabular}}{{{_alignment(table)}}}",
         r"    \toprule",
         f"    {lines[0]}",
