@@ -23,7 +23,10 @@ LEARNED = (  # by every framework
     *("train.clients_per_round", "train.choose", "train.drop_rate", "train.tau_s", "train.task", "train.loss"),
     *("train.clip_norm", "train.average", "train.trim", "attack."),
 )
-LATER = ("train.clip_norm", "train.average", "train.trim", "attack.")  # came when trainings were shipped already
+LATER = (  # came when trainings and cuts were shipped already
+    *("train.clip_norm", "train.average", "train.trim", "attack."),
+    *("network.server", "network.service"),
+)
 CUTS = (  # decide the cuts, which change what a framework learns unless it keeps a copy of the server side for each client
     *(
         "fleet.seed",
