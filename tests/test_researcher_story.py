@@ -166,7 +166,7 @@ def test_tables_for_a_paper(desk: Path) -> None:
         assert written == tables
         for name in tables:
             latex = (desk / f"runs/{folder}/table-{name}.tex").read_text()
-            names(latex, "\\toprule", "\\bottomrule", f"\\label{{tab:{name}}}")
+            names(latex, "\\toprule", "\\bottomrule", f"\\label{{tab:{folder}-{name}}}")
             assert len(re.findall(r"\\\\$", latex, re.M)) == 1 + len(rows(desk / f"runs/{folder}/table-{name}.csv"))
 
 
