@@ -23,16 +23,13 @@ from itertools import count
 
 import numpy as np
 
-from hsfl import rng as streams
 from hsfl.allocation.answer import with_gap
 from hsfl.allocation.cuts.search import (
     EXHAUSTIVE,
     CutChoice,
     CutRequest,
-    Judge,
+    MeanJudge,
     SampledRounds,
-    row_at,
-    scls,
     with_proof,
 )
 from hsfl.allocation.stage.stage_answer import TimeLimit
@@ -225,7 +222,7 @@ class MeasuredRounds(SampledRounds):
         return MeasuredJudge(self, request)
 
 
-class MeasuredJudge(Judge):
+class MeasuredJudge(MeanJudge):
     """Values candidates exactly, and remembers the best. What a change of one cut can save at most is proven.
 
     On the samples the best is never worse than the cuts that a request begins with, such as the cuts for mean speeds.
@@ -234,11 +231,11 @@ class MeasuredJudge(Judge):
     at_a_time = EXHAUSTIVE  # `mean_s` makes its own blocks
     most_kicked = 10
     kicks_s = 3.0  # kicks repay small fleets
+    rounds: MeasuredRounds
 
     def __init__(self, rounds: MeasuredRounds, request: CutRequest) -> None:
-        self.clock, self.request = TimeLimit(request.settings.time_limit_s), request
-        self.rounds = rounds = replace(rounds, rows=request.rows)
-        self.tried, self.best, self.best_s = 0, scls(rounds.rows), np.inf
+        rounds = replace(rounds, rows=request.rows)
+        super().__init__(rounds, request)
         answers = []
         for own_s, down_s in zip(rounds.own_s, rounds.down_s):
             answers.append(
@@ -248,27 +245,6 @@ class MeasuredJudge(Judge):
         self.lower_bound_s = float(np.mean([answer.lower_bound_s for answer in answers]))
         starts = [] if request.start is None else [request.start]
         self(np.array([*starts, *(answer.cuts for answer in answers)]))
-
-    @property
-    def evaluations(self) -> int:
-        return self.tried
-
-    def __call__(self, cuts: Array) -> Array:
-        values_s = self.rounds.mean_s(cuts)
-        self.tried += len(cuts)
-        if values_s.min() < self.best_s:
-            self.best, self.best_s = cuts[values_s.argmin()].copy(), float(values_s.min())
-        return values_s
-
-    def value_s(self, cuts: Array) -> float:
-        """The mean round of one candidate [K]."""
-        return float(self(cuts[None])[0])
-
-    def population(self) -> Array:
-        settings, rows = self.request.settings, self.rounds.rows
-        shape = (settings.population - 2, len(rows))
-        places = streams.stream(settings.seed, "cuts").integers(0, rows.sum(axis=1), shape)
-        return np.array([self.best, scls(rows), *row_at(rows, places)])
 
     def first_descent(self) -> tuple[Array, float]:
         return self.descend(self.best, self.clock)

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hsfl.allocation.answer import with_gap
-from hsfl.allocation.cuts.search import CutChoice, CutRequest, Judge, SampledRounds, row_at, scls
+from hsfl.allocation.cuts.search import CutChoice, CutRequest, MeanJudge, SampledRounds
 from hsfl.allocation.stage.stage_answer import TimeLimit
 from hsfl.network.server_queue import QueuedWork, Serve
-from hsfl.rng import stream
 
 Array = np.ndarray
 BISECTIONS = 60
@@ -101,36 +100,19 @@ class QueuedRounds(SampledRounds):
         return QueuedJudge(self, request)
 
 
-class QueuedJudge(Judge):
+class QueuedJudge(MeanJudge):
     """Makes the rounds of a candidate event by event, and remembers the best candidate."""
 
     at_a_time = 20
     most_kicked = 10
     kicks_s = 2.0
+    rounds: QueuedRounds
 
     def __init__(self, rounds: QueuedRounds, request: CutRequest) -> None:
-        self.clock, self.request, self.rounds = TimeLimit(request.settings.time_limit_s), request, rounds
-        self.tried, self.best, self.best_s = 0, scls(request.rows), np.inf
+        super().__init__(rounds, request)
         self.lower_bound_s = float(np.mean([rounds.least_s(sample) for sample in range(len(rounds.before_s))]))
         starts = [self.best] if request.start is None else [self.best, request.start]
         self(np.array(starts))
-
-    @property
-    def evaluations(self) -> int:
-        return self.tried
-
-    def __call__(self, cuts: Array) -> Array:
-        values_s = self.rounds.mean_s(cuts)
-        self.tried += len(cuts)
-        if values_s.min() < self.best_s:
-            self.best, self.best_s = cuts[values_s.argmin()].copy(), float(values_s.min())
-        return values_s
-
-    def population(self) -> Array:
-        settings, rows = self.request.settings, self.request.rows
-        shape = (settings.population - 2, len(rows))
-        places = stream(settings.seed, "cuts").integers(0, rows.sum(axis=1), shape)
-        return np.array([self.best, scls(rows), *row_at(rows, places)])
 
     def first_descent(self) -> tuple[Array, float]:
         """From the best of the starts and of the single cuts."""
@@ -140,7 +122,7 @@ class QueuedJudge(Judge):
 
     def descend(self, cuts: Array, clock: TimeLimit) -> tuple[Array, float]:
         """Give one client after another its best row, those that end last first, until no change helps."""
-        cuts, value_s, improved = cuts.copy(), float(self(cuts[None])[0]), True
+        cuts, value_s, improved = cuts.copy(), self.value_s(cuts), True
         while improved and not clock.over():
             improved = False
             for k in self._by_end(cuts):
