@@ -131,7 +131,14 @@ def test_plan_of_shared_bands(cost_file: Path) -> None:
 
 
 def test_plan_for_measured_links(cost_file: Path) -> None:
-    links = ["--set", "network.kind=measured", "--set", "network.main_up_bps=[1e6,5e6,2e7]"]
+    links = [
+        "--set",
+        "network.kind=measured",
+        "--set",
+        "network.server=shares",
+        "--set",
+        "network.main_up_bps=[1e6,5e6,2e7]",
+    ]
     words = ["plan", "--cost", cost_file, *WIRED, *links, "--set", "network.main_down_bps=2e7"]
     plan = hsfl(*words, "--json").json()
     assert plan["num_samples"] == 2

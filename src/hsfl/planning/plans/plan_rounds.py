@@ -157,7 +157,10 @@ class MeasuredPlan:
         if self._chosen.cycles == "even":
             server_hz = np.full(len(cuts), self._rounds.main_hz / len(cuts))
         speed = self.first.cpu_hz * self._world.fleet.flops_per_cycle
-        times = phases(self._world.cost, cuts, self._batch_size, speed, server_hz * servers.flops_per_cycle, rates)
+        times = phases(
+            self._world.cost, cuts, self._batch_size, speed, server_hz * servers.flops_per_cycle, rates,
+            self._world.fleet.work, servers.work,
+        )  # fmt: skip
         return _client_plans(cuts, server_hz, times, self._num_batches, None, self._chosen.cycles == "optimal")
 
     def mean_s(self, cuts: Array) -> float:
@@ -191,7 +194,10 @@ class QueuedPlan:
         assert rates is not None, "measured links draw rates"
         server_hz = np.full(len(cuts), world.servers.main_hz)
         speed = self.first.cpu_hz * world.fleet.flops_per_cycle
-        times = phases(world.cost, cuts, task.batch_size, speed, server_hz * world.servers.flops_per_cycle, rates)
+        times = phases(
+            world.cost, cuts, task.batch_size, speed, server_hz * world.servers.flops_per_cycle, rates,
+            world.fleet.work, world.servers.work,
+        )  # fmt: skip
         waited_s = self._rounds.serve(queued_work(times, batches)).waited_s
         plans = _client_plans(cuts, server_hz, times, batches, None, False)
         return [replace(plan, seconds=_with_waiting(plan.seconds, float(waited_s[plan.client]))) for plan in plans]
