@@ -147,7 +147,6 @@ class NetworkConfig(Section):
     edge_down_bps: _Bps = _BPS  # from the edge server; null: as from the main server
     delay_s: float | tuple[float, ...] = Field(
         0.0,  # of each message besides its bits, where links are measured; every step of a client sends one and receives one
-        ge=0,
         description="seconds for all (0.002), one for each client ([0.002, 0.03])",
     )
     main_hz: float = Field(100e10, gt=0)  # cycles per second of the main server, which the clients share

@@ -32,15 +32,33 @@ def with_fleet_file(config: RunConfig) -> RunConfig:
 
 
 def fleet_notes(config: RunConfig) -> list[str]:
-    """A warning where a fleet file describes the devices but neither it nor the config describes the main server."""
+    """Warnings of a fleet file: nobody describes the main server, or units are timed by their FLOPs at one speed."""
     file, network = _read(config), config.network
-    if file is None or file.main_server is not None or not _is_default(network):
+    if file is None:
         return []
+    notes = [_profile_note(config, file)] if network.kind == "measured" else []
+    if file.main_server is not None or not _is_default(network):
+        return [note for note in notes if note]
     return [
+        *[note for note in notes if note],
         f"the main server is the paper's ({network.main_hz:g} cycles per second, one FLOP each), beside devices that "
         f"{file.path} describes: cuts and seconds rest on it. Measure the server with hsfl measure --server -o {file.path}, "
-        "or set network.main_hz"
+        "or set network.main_hz",
     ]
+
+
+def _profile_note(config: RunConfig, file: FleetFile) -> str | None:
+    """Who has no profile for the config's model and batches."""
+    described = (*file.devices, *([file.main_server] if file.main_server else []))
+    without = [device.name for device in described if not _fits(device.profile, config)]
+    if not without:
+        return None
+    who = "no machine" if len(without) == len(described) else f"not {', '.join(without[:3])}"
+    who += f" and {len(without) - 3} others" if 3 < len(without) < len(described) else ""
+    return (
+        f"{who} of {file.path} has a profile of {config.model.name} in batches of {config.train.batch_size}, so all units are timed at "
+        "one speed, though a unit can take three times as long as its FLOPs say; run hsfl measure there"
+    )
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What the main server learns of speeds from a measured round: of a client and its links, and of itself.
 
-Every speed is corrected by how much longer its phase took than it was modelled, half of the way each round in the geometric mean, so
-that the next round is modelled as this one was measured. A device's units keep their proportions.
+Every speed goes half of the way to what its phase took, in the geometric mean, so that the next round is modelled as the last ones were
+measured. A device's units keep their proportions, and the delay of a message stays as it was probed, unless a phase was shorter.
 
 Legend: C cuts.
 """
@@ -16,7 +16,7 @@ from hsfl.network.latency import Work, client_work
 from hsfl.training.speed import Speed
 
 BLEND = 0.5  # the weight of a new measurement against what is known
-LOWEST_DELAY_S, HIGHEST_DELAY_S = 1e-6, 1e3
+MOST_DELAY = 0.5  # of the seconds of a phase: what was probed once may have been longer than usual
 MOVED = (  # rates, with their phases, what is sent, and whether every step sends a message
     ("main_up_bps", "smashed", "up", True),
     ("main_down_bps", "gradient", "down", True),
@@ -57,18 +57,15 @@ def learned(
     better: dict[str, float] = {}
     if sample_flops * num_samples > 0 and phases["client"] > 0:
         better["flops_per_s"] = blended(own.flops_per_s, sample_flops * num_samples / phases["client"])
-    longer = list[float]()
-    for name, phase, load, each_step in MOVED:
-        if sent[load] <= 0 or phases[phase] <= 0:
-            continue
-        rate_bps = getattr(own, name)
-        modelled_s = 8 * sent[load] / rate_bps + (num_steps if each_step else 1) * own.delay_s
-        better[name] = blended(rate_bps, rate_bps * modelled_s / phases[phase])
-        if each_step:
-            longer.append(phases[phase] / modelled_s)
-    if longer and own.delay_s > 0:
-        delay_s = own.delay_s * (sum(longer) / len(longer)) ** BLEND
-        better["delay_s"] = min(max(delay_s, LOWEST_DELAY_S), HIGHEST_DELAY_S)
+    moved = [
+        (name, 8 * sent[load], num_steps if each_step else 1, phases[phase])
+        for name, phase, load, each_step in MOVED
+        if sent[load] > 0 and phases[phase] > 0
+    ]
+    delay_s = min([own.delay_s, *(MOST_DELAY * moved_s / messages for _, _, messages, moved_s in moved if messages)])
+    for name, bits, messages, moved_s in moved:
+        better[name] = blended(getattr(own, name), bits / (moved_s - messages * delay_s))
+    better["delay_s"] = delay_s
     return replace(own, **better)
 
 
