@@ -65,7 +65,7 @@ def test_a_page_a_figure_and_the_numbers(folders: Path) -> None:
     assert [Path(file).name for file in check["files"]] == ["check.html", "check.png", "check.json"]
     page = Path("check/check.html").read_text()
     assert page.count("<b>run") == 0
-    page = re.sub("base64,[^\"]*", "", page)
+    page = re.sub('base64,[^"]*', "", page)
     names(page, "&lt;b&gt;run as it predicted", "data:image/svg+xml;", "tau 0.00")  # both predict ten seconds
     assert not re.search(r"https?://", page)
     stored = json.loads(Path("check/check.json").read_text())

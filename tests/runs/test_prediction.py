@@ -10,6 +10,8 @@ from hsfl.errors import InputError
 from hsfl.network.clock import timeline
 from hsfl.network.latency import Phases
 from hsfl.network.server_queue import queued_round
+from hsfl.report.prediction_tables import run_sentences
+from hsfl.runs import prediction
 from hsfl.runs.prediction import ComparedRun, RoundSpan, compare_run, read_planned_round
 from tests.naming import names, raises
 from tests.report.fabricated import record, timed
@@ -117,6 +119,16 @@ def test_another_batch_size_is_said(tmp_path: Path) -> None:
     )
     run = compare(plan, write_measured_run(tmp_path / "run", [1, 2], [9.0] * 2, settings=["train.batch_size=8"]))
     names(run.notes[0], "train.batch_size is 8", "7 in the plan")
+
+
+def test_the_end_of_a_round_is_told_where_it_was_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = write_plan(tmp_path / "plan", [1, 2], 9.0)
+    folder = write_measured_run(tmp_path / "run", [1, 2], [9.0] * 3)
+    assert compare(plan, folder).end_s is None
+    monkeypatch.setattr(prediction, "_end_parts", lambda record: {"swap": 0.5, "test": 1.25})
+    run = compare(plan, folder)
+    assert run.end_s == 1.75
+    names(run_sentences(run)[1], "1.75 s")
 
 
 @pytest.mark.parametrize("queued", [False, True])

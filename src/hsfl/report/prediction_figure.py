@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 DECADES = 4  # of the phases' axes: what takes less than a ten-thousandth of the longest phase moves no round
 WAITING = "#8A8A8A"  # darker than the bar of a plan, which is an area
+WIDE = 5.0  # rounds that differ by a larger factor are drawn over decades
 OTHERS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#882255", "#87872A", "#555555")  # of sets of cuts
-MARKERS = "sD^vP*X<>"
+MARKERS = "sD^vPoX"  # of phases
 
 
 def prediction_figure(check: Any) -> "Figure":
@@ -61,8 +62,13 @@ def _draw_rounds(axes: "Axes", check: Any) -> None:
     names = {run: (place, ranked_name(ranked)) for place, ranked in enumerate(sets) for run in ranked.runs}
     most_s = max(max(run.high_s, run.predicted_s) for run in check.runs) or 1.0
     least_s = min(min(run.low_s, run.predicted_s) for run in check.runs)
-    room_s = max(0.08 * (most_s - least_s), 0.02 * most_s)
-    _draw_diagonal(axes, (least_s - room_s, most_s + room_s))
+    if most_s > WIDE * least_s > 0:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        _draw_diagonal(axes, (least_s / 1.2, most_s * 1.2))
+    else:
+        room_s = max(0.08 * (most_s - least_s), 0.02 * most_s)
+        _draw_diagonal(axes, (least_s - room_s, most_s + room_s))
     labelled = set[int]()
     for run in check.runs:
         place, name = names.get(run.run, (0, "the rounds"))

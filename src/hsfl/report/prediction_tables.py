@@ -5,6 +5,8 @@ sets of cuts. What is shown is computed in `runs.prediction` and `runs.predictio
 from typing import Any
 
 from hsfl.formats import brief, count, percent, seconds, significant
+from hsfl.framework_table import METHODS
+from hsfl.report.compared_runs import display_name
 
 MOST_CLIENTS = 12  # of a table; of more clients those are shown whose prediction is farthest off
 MOST_CUTS = 12  # of a list that is shown whole
@@ -54,25 +56,31 @@ def run_sentences(run: Any) -> list[str]:
     sentences = [
         f"the round: predicted {seconds(run.predicted_s, 4)}, {measured}: an error of {_error_text(run.error)}"
     ]
+    if run.end_s is not None:
+        sentences.append(
+            f"the end of the round (swap, average, test, checkpoint) took {seconds(run.end_s, 3)} of it: in no client's phases"
+        )
     if len(run.clients) > MOST_CLIENTS:
         sentences.append(f"shown are {MOST_CLIENTS} of {len(run.clients)} clients, whose prediction is farthest off")
     return sentences + [f"note: {note}" for note in run.notes]
 
 
 def ranked_name(ranked: Any) -> str:
-    """`1,4,5 (the plan)` or `4 for all`. ranked: a `RankedCuts`."""
+    """`1,4,5 (the plan)`, `4 for all` or `FL, 5 for all`. ranked: a `RankedCuts`."""
     distinct = sorted(set(ranked.cuts))
     cuts = ",".join(map(str, ranked.cuts))
     if len(distinct) == 1:
         cuts = f"{ranked.cuts[0]} for all"
     elif len(ranked.cuts) > MOST_CUTS:
         cuts = " ".join(f"{ranked.cuts.count(cut)}x{cut}" for cut in distinct)
-    return f"{cuts} (the plan)" if ranked.planned else cuts
+    row = METHODS.get(ranked.framework)
+    name = cuts if row is not None and row.own_cuts else f"{display_name(ranked.framework)}, {cuts}"
+    return f"{name} (the plan)" if ranked.planned else name
 
 
 def ranking_table(ranking: Any) -> tuple[tuple[str, ...], Rows]:
     """A head, and a row for each set of cuts, the fastest measured first. ranking: a `Ranking`."""
-    rows = [
+    rows: Rows = [
         (
             ranked_name(one),
             significant(one.predicted_s),

@@ -91,6 +91,7 @@ class ComparedRun(Compared):
     measured: bool  # on real machines; else simulated
     rounds: list[int]  # that are compared
     rounds_s: list[float]  # how long each of them took
+    end_s: float | None  # of the round's end (swap, average, test, checkpoint), median; None where nobody timed it
     clients: list[ComparedClient]
     notes: list[str]
 
@@ -192,6 +193,9 @@ def compare_run(plans: Sequence[PlannedRound], path: Path, span: RoundSpan) -> C
         measured=counted[0].measured is not None,
         rounds=[record.round for record in counted],
         rounds_s=rounds_s,
+        end_s=median(ends_s)
+        if (ends_s := [sum(parts.values()) for parts in map(_end_parts, counted) if parts])
+        else None,
         clients=_compare_clients(plans[0].clients, cuts, predicted, run, counted),
         notes=[*_prediction_notes(plans, plan, config, run), *_round_notes(predicted, chosen, counted)],
     )
@@ -284,6 +288,11 @@ def _taken_s(record: RoundRecord, client: int) -> dict[str, float]:
 
 def _round_s(record: RoundRecord) -> float:
     return record.round_s if record.measured is None else record.wall_s
+
+
+def _end_parts(record: RoundRecord) -> dict[str, float] | None:
+    """The measured parts of the round's end, where the record has them."""
+    return getattr(record, "end_s", None)
 
 
 def _modelled_s(record: RoundRecord, client: int) -> dict[str, float]:
