@@ -183,6 +183,7 @@ def compare_run(plans: Sequence[PlannedRound], path: Path, span: RoundSpan) -> C
         )
     predicted = _own_prediction(run) if plan is None else [client.seconds for client in plan.clients]
     rounds_s = [_round_s(record) for record in counted]
+    ends_s = [sum(parts.values()) for parts in map(_end_parts, counted) if parts]
     round_s = run.records[0].round_s if plan is None else plan.round_s
     return ComparedRun(
         **vars(compared(round_s, rounds_s)),
@@ -193,9 +194,7 @@ def compare_run(plans: Sequence[PlannedRound], path: Path, span: RoundSpan) -> C
         measured=counted[0].measured is not None,
         rounds=[record.round for record in counted],
         rounds_s=rounds_s,
-        end_s=median(ends_s)
-        if (ends_s := [sum(parts.values()) for parts in map(_end_parts, counted) if parts])
-        else None,
+        end_s=median(ends_s) if ends_s else None,
         clients=_compare_clients(plans[0].clients, cuts, predicted, run, counted),
         notes=[*_prediction_notes(plans, plan, config, run), *_round_notes(predicted, chosen, counted)],
     )
