@@ -39,7 +39,7 @@ def typed(words: list[str], *more: str) -> Answer:
 
 def test_the_text_has_what_the_tests_run() -> None:
     assert list(FILES) == ["hospital.toml", "fleet.toml"]
-    assert [words[0] for words in COMMANDS] == ["measure", "measure", "plan", "plan", "plan", "run"]
+    assert [words[0] for words in COMMANDS] == ["measure", "measure", "plan", "plan", "plan", "run", "plan-check"]
     assert [row["name"] for row in tomllib.loads(FILES["fleet.toml"])["device"]] == NAMES
 
 
@@ -118,6 +118,16 @@ def test_run(hospital: Path) -> None:
     assert record.straggler == record.why.client
     assert run["rounds"]["why"][0] is not None, "on a server that is one queue somebody ends last"
     assert "ward-1" in render(data)
+
+
+def test_check_the_plan(hospital: Path) -> None:
+    typed(COMMANDS[3], "--set", "data.limit=60")
+    typed(COMMANDS[5], "--quiet", "--set", "data.limit=60")
+    answer = typed(COMMANDS[6])
+    names(answer.out, "as plan predicts it", "the round: predicted", "error")
+    assert all(name in answer.out for name in NAMES)
+    for client in typed(COMMANDS[6], "--json").json()["runs"][0]["clients"]:
+        assert abs(client["phases"]["smashed"]["error"]) < 1e-6  # links do not vary
 
 
 @pytest.mark.parametrize(
