@@ -42,4 +42,6 @@ OFFERED = {  # to other folders, by module
         "Authority",
         "Issued",
     ),
+    "trust.bundle": ("check_bundle",),
+    "wire.link_probe": ("probe_link",),
 }

@@ -59,6 +59,7 @@ OFFERED = {  # to other folders, by module
     ),
     "latency": (
         "client_round_s",
+        "client_work",
         "duration_s",
         "LN2",
         "phases",
@@ -66,7 +67,10 @@ OFFERED = {  # to other folders, by module
         "rate_bps",
         "Rates",
         "round_s",
+        "server_work",
         "shared_rate_bps",
+        "transfer_s",
+        "UnitWork",
     ),
     "norm_estimation": ("estimation_s",),
     "server_queue": (

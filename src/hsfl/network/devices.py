@@ -14,7 +14,7 @@ from hsfl.errors import InputError
 from hsfl.fleet_file import Device
 from hsfl.models.cost_table import CostTable
 from hsfl.network import given_numbers
-from hsfl.network.latency import Work
+from hsfl.network.latency import UnitWork
 
 Array = np.ndarray
 Range = tuple[float, float]
@@ -39,7 +39,7 @@ class Servers:
         None  # the order of service where the main server is one queue (`server_queue.ORDERS`); None divides its cycles
     )
 
-    work: Work | None = None  # [C], where its units were measured
+    work: UnitWork | None = None  # [C], where its units were measured
 
     def __post_init__(self) -> None:
         for name in ("main_hz", "flops_per_cycle", "main_power_w", "edge_power_w"):
@@ -59,7 +59,7 @@ class Fleet:
     max_cut: Array  # the deepest cut that the client can hold
     names: Array | None = None  # of the devices, where a fleet file or the data name them
     drawn_max_cut: Array | None = None  # max_cut as drawn, where a deeper cut was given and raised it
-    work: Work | None = None  # [K, C], where units of some device were measured
+    work: UnitWork | None = None  # [K, C], where units of some device were measured
 
     def __post_init__(self) -> None:
         num_clients = given_numbers.float_numbers("cpu_hz", self.cpu_hz).size

@@ -90,7 +90,7 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Work:
+class UnitWork:
     """What the units on one side of a cut take for a sample, in FLOPs at the holder's speed: [K, C] before the cut on clients, [C] after it on
     the main server. Measured unit by unit, since a stem can take three times as long as its FLOPs say; else the FLOPs of the cost table."""
 
@@ -98,22 +98,24 @@ class Work:
     backward: Array
 
     @staticmethod
-    def before_cuts(forward_s: Sequence[float], backward_s: Sequence[float], sample_flops_per_s: float) -> "Work":
+    def before_cuts(forward_s: Sequence[float], backward_s: Sequence[float], sample_flops_per_s: float) -> "UnitWork":
         """Of a client, [C], from the seconds of each unit for a batch. sample_flops_per_s: its speed over the samples of a batch."""
-        return Work(*(np.cumsum([0.0, *unit_s]) * sample_flops_per_s for unit_s in (forward_s, backward_s)))
+        return UnitWork(*(np.cumsum([0.0, *unit_s]) * sample_flops_per_s for unit_s in (forward_s, backward_s)))
 
     @staticmethod
-    def after_cuts(forward_s: Sequence[float], backward_s: Sequence[float], sample_flops_per_s: float) -> "Work":
+    def after_cuts(forward_s: Sequence[float], backward_s: Sequence[float], sample_flops_per_s: float) -> "UnitWork":
         """Of the main server, [C]."""
-        return Work(*(np.cumsum([0.0, *unit_s[::-1]])[::-1] * sample_flops_per_s for unit_s in (forward_s, backward_s)))
+        return UnitWork(
+            *(np.cumsum([0.0, *unit_s[::-1]])[::-1] * sample_flops_per_s for unit_s in (forward_s, backward_s))
+        )
 
     @staticmethod
-    def of_clients(clients: Sequence["Work"]) -> "Work":
+    def of_clients(clients: Sequence["UnitWork"]) -> "UnitWork":
         """[K, C] from [C] each."""
-        return Work(np.stack([work.forward for work in clients]), np.stack([work.backward for work in clients]))
+        return UnitWork(np.stack([work.forward for work in clients]), np.stack([work.backward for work in clients]))
 
-    def __getitem__(self, clients: Array | slice) -> "Work":
-        return Work(self.forward[clients], self.backward[clients])
+    def __getitem__(self, clients: Array | slice) -> "UnitWork":
+        return UnitWork(self.forward[clients], self.backward[clients])
 
     @property
     def both(self) -> Array:
@@ -127,12 +129,12 @@ class Work:
         return self.forward[clients, cuts], self.backward[clients, cuts]
 
 
-def client_work(cost: CostTable, measured: Work | None) -> Work:
-    return Work(cost.client_forward_flops, cost.client_backward_flops) if measured is None else measured
+def client_work(cost: CostTable, measured: UnitWork | None) -> UnitWork:
+    return UnitWork(cost.client_forward_flops, cost.client_backward_flops) if measured is None else measured
 
 
-def server_work(cost: CostTable, measured: Work | None) -> Work:
-    return Work(cost.server_forward_flops, cost.server_backward_flops) if measured is None else measured
+def server_work(cost: CostTable, measured: UnitWork | None) -> UnitWork:
+    return UnitWork(cost.server_forward_flops, cost.server_backward_flops) if measured is None else measured
 
 
 def transfer_s(bits: Array | float, rate_bps: Array | float, delay_s: Array | None) -> Array:
@@ -148,8 +150,8 @@ def phases(
     client_flops_per_s: Array,
     server_flops_per_s: Array | float,
     rates: Rates,
-    measured_client: Work | None = None,
-    measured_server: Work | None = None,
+    measured_client: UnitWork | None = None,
+    measured_server: UnitWork | None = None,
 ) -> Phases:
     """Eqs. (6) and (8) to (11) for the clients' cuts [..., K]; speeds are cycles per second times FLOPs per cycle.
 

@@ -12,7 +12,7 @@ from hsfl.errors import InputError
 from hsfl.fleet_file import Device, FleetFile, Profile
 from hsfl.models.cost_table import CostTable
 from hsfl.network.channel import RATE_NAMES
-from hsfl.network.latency import Work, client_work
+from hsfl.network.latency import UnitWork, client_work
 
 FIELDS = {name: name.removeprefix("main_") for name in RATE_NAMES}  # main_up_bps is a device's `up`
 
@@ -65,8 +65,8 @@ def _profile_note(config: RunConfig, file: FleetFile) -> str | None:
 class MeasuredWorks:
     """The work of the units of a fleet file's devices [K, C] and main server [C], where they were measured unit by unit."""
 
-    devices: Work | None
-    main_server: Work | None
+    devices: UnitWork | None
+    main_server: UnitWork | None
 
 
 def measured_works(config: RunConfig, cost: CostTable) -> MeasuredWorks:
@@ -87,15 +87,15 @@ def measured_works(config: RunConfig, cost: CostTable) -> MeasuredWorks:
                 f"has {cost.num_units} here; run hsfl measure again, or delete the profile"
             )
     devices = [
-        Work.before_cuts(device.profile.forward_s, device.profile.backward_s, _sample_speed(device, config))
+        UnitWork.before_cuts(device.profile.forward_s, device.profile.backward_s, _sample_speed(device, config))
         if device.profile is not None and _fits(device.profile, config)
         else client_work(cost, None)
         for device in file.devices
     ]
     main, main_work = file.main_server, None
     if main is not None and main.profile is not None and _fits(main.profile, config):
-        main_work = Work.after_cuts(main.profile.forward_s, main.profile.backward_s, _sample_speed(main, config))
-    return MeasuredWorks(Work.of_clients(devices), main_work)
+        main_work = UnitWork.after_cuts(main.profile.forward_s, main.profile.backward_s, _sample_speed(main, config))
+    return MeasuredWorks(UnitWork.of_clients(devices), main_work)
 
 
 def _sample_speed(device: Device, config: RunConfig) -> float:

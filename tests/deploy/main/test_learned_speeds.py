@@ -21,7 +21,7 @@ from hsfl.deploy.wire.message_fields import HIGHEST_RATE
 from hsfl.deploy.wire.transport import ServedMethod, listen
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable
-from hsfl.network.latency import Work
+from hsfl.network.latency import UnitWork
 from tests.naming import names, raises
 from tests.small_runs import hsfl, refused
 
@@ -76,7 +76,7 @@ def test_units_keep_their_proportions() -> None:
 
 
 def test_the_main_server_learns_its_own_speed() -> None:
-    work = Work.after_cuts([0.3, 0.1], [0.2, 0.4], 1e9)
+    work = UnitWork.after_cuts([0.3, 0.1], [0.2, 0.4], 1e9)
     speed = 8e9
     for _ in range(40):  # it takes twice as long as it thought
         served = [(cut, 160.0, 2 * 160 * float(work.both[cut]) / 8e9) for cut in (0, 1)]

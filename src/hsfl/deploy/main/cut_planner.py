@@ -21,7 +21,7 @@ from hsfl.network.channel import Measured
 from hsfl.network.clock import Timeline
 from hsfl.network.devices import Fleet, Servers, max_cuts
 from hsfl.network.even_allocation import framework_cuts
-from hsfl.network.latency import Rates, Work, client_work, server_work
+from hsfl.network.latency import Rates, UnitWork, client_work, server_work
 from hsfl.planning.cuts import choose_cuts, choose_one_cut
 from hsfl.planning.rounds.participation import CutTask
 from hsfl.planning.rounds.round_clock import RoundClock
@@ -50,14 +50,14 @@ class CutPlanner:
     """Plans each round of a deployment."""
 
     def __init__(
-        self, config: RunConfig, cost: CostTable, main_flops_per_s: float, log: Log, main_work: Work | None = None
+        self, config: RunConfig, cost: CostTable, main_flops_per_s: float, log: Log, main_work: UnitWork | None = None
     ) -> None:
         network = config.network.model_copy(update={"kind": "measured", "speed_std": 0.0, "history": None})
         self.config, self.cost = config.model_copy(update={"network": network}), cost
         self.main_flops_per_s, self.log = main_flops_per_s, log
         self.main_work = server_work(cost, main_work)
         self.measured: dict[int, OwnSpeeds] = {}  # by seat
-        self.works: dict[int, Work] = {}  # of the units before each cut, by seat
+        self.works: dict[int, UnitWork] = {}  # of the units before each cut, by seat
         self.samples: dict[int, int] = {}
         self.cuts: tuple[int, ...] | None = None
         self.given_cuts: dict[int, int] = {}  # of the operator, by seat, in the place of planned ones
@@ -168,7 +168,7 @@ class CutPlanner:
         fleet = Fleet(
             cpu_hz=table["flops_per_s"], flops_per_cycle=np.ones(count), max_power_w=np.full(count, np.nan),
             max_cut=np.array(deepest), names=np.array([*names, *(f"seat {k}" for k in range(len(names), count))]),
-            work=Work.of_clients([self.works.get(k, usual) for k in range(count)]),
+            work=UnitWork.of_clients([self.works.get(k, usual) for k in range(count)]),
         )  # fmt: skip
         network = self.config.network
         service = network.service if server_is_queue(network) else None

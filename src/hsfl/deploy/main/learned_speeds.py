@@ -12,7 +12,7 @@ from dataclasses import replace
 from hsfl.deploy.wire.client_messages import OwnSpeeds
 from hsfl.deploy.wire.message_fields import HIGHEST_RATE, LOWEST_RATE
 from hsfl.models.cost_table import CostTable
-from hsfl.network.latency import Work, client_work
+from hsfl.network.latency import UnitWork, client_work
 from hsfl.training.speed import Speed
 
 BLEND = 0.5  # the weight of a new measurement against what is known
@@ -25,16 +25,16 @@ MOVED = (  # rates, with their phases, what is sent, and whether every step send
 )
 
 
-def work_of_client(own: OwnSpeeds, cost: CostTable, batch_size: int) -> Work:
+def work_of_client(own: OwnSpeeds, cost: CostTable, batch_size: int) -> UnitWork:
     """The work of a client's units before each cut, [C], as it measured them; by their FLOPs where it did not, or not each unit."""
     if not len(own.unit_forward_s) == len(own.unit_backward_s) == cost.num_units:
         return client_work(cost, None)
-    return Work.before_cuts(own.unit_forward_s, own.unit_backward_s, own.flops_per_s / batch_size)
+    return UnitWork.before_cuts(own.unit_forward_s, own.unit_backward_s, own.flops_per_s / batch_size)
 
 
-def work_of_main(speed: Speed) -> Work:
+def work_of_main(speed: Speed) -> UnitWork:
     """The work of the main server's units after each cut, [C]."""
-    return Work.after_cuts(speed.unit_forward_s, speed.unit_backward_s, speed.flops_per_s / speed.batch_size)
+    return UnitWork.after_cuts(speed.unit_forward_s, speed.unit_backward_s, speed.flops_per_s / speed.batch_size)
 
 
 def exchange_s(own: OwnSpeeds, up_bytes: float, down_bytes: float, num_steps: int) -> tuple[float, float]:
@@ -69,7 +69,7 @@ def learned(
     return replace(own, **better)
 
 
-def learned_main(flops_per_s: float, work: Work, trained: Sequence[tuple[int, float, float]]) -> float:
+def learned_main(flops_per_s: float, work: UnitWork, trained: Sequence[tuple[int, float, float]]) -> float:
     """The main server's speed after a round. work: [C]. trained: for each client its cut, its samples, and the seconds in which they were
     served."""
     flops = sum(float(work.both[cut]) * num_samples for cut, num_samples, _ in trained)
