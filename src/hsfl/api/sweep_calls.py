@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.api.arguments import Config, Plugins, arguments_of_call, value_text
-from hsfl.api.run_calls import many_runs, page_or_warning
+from hsfl.api.run_calls import many_runs, page_or_warning, passing_signals_on
 from hsfl.api.run_results import SweepResult
 from hsfl.errors import InputError
 from hsfl.framework_table import method
@@ -67,7 +67,8 @@ def sweep(
     points, varied = [point.config for point in grid.points], [f"{field}=" for field in grid.fields]
     refuse_unused_by_contenders(arguments.source, changes, points, labels, plan_only)
     refuse_unused_by_contenders(None, varied, points, labels, plan_only)
-    run_sweep(base, grid, labels, folder, many_runs(arguments, seeds, jobs, progress), plan_only, target)
+    with passing_signals_on():
+        run_sweep(base, grid, labels, folder, many_runs(arguments, seeds, jobs, progress), plan_only, target)
     found = read_sweep(folder)
     drawn = [name for name in shown if name in found.metrics]  # a target that no run reached has no figure
     found.write(folder, drawn)
