@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from hsfl.api.arguments import CallArguments, Config, Plugins, arguments_of_call, given_dataset, split_given
+from hsfl.api.arguments import CallArguments, Config, Plugins, Settings, arguments_of_call, given_dataset, split_given
 from hsfl.api.run_results import ComparisonResult, EvaluationResult, Result
 from hsfl.config import RunConfig
 from hsfl.data.registry import Dataset
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def run(
     config: Config = None,
     out: str | Path | None = None,
-    settings: Iterable[str] = (),
+    settings: Settings = (),
     *,
     data: Any = None,
     model: Any = None,
@@ -83,7 +83,7 @@ def compare(
     config: Config = None,
     frameworks: Iterable[str] = COMPARED,
     out: str | Path = "runs/compare",
-    settings: Iterable[str] = (),
+    settings: Settings = (),
     *,
     seeds: int = 1,
     jobs: int = 1,

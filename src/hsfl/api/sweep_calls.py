@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hsfl.api.arguments import Config, Plugins, arguments_of_call, value_text
+from hsfl.api.arguments import Config, Plugins, Settings, arguments_of_call, value_text
 from hsfl.api.run_calls import many_runs, page_or_warning, passing_signals_on
 from hsfl.api.run_results import SweepResult
 from hsfl.errors import InputError
@@ -24,7 +24,7 @@ def sweep(
     fields: Mapping[str, Iterable[Any]] | str | Iterable[str] = (),
     frameworks: str | Iterable[str] = (),
     out: str | Path = "runs/sweep",
-    settings: Iterable[str] = (),
+    settings: Settings = (),
     *,
     seeds: int = 1,
     jobs: int = 1,

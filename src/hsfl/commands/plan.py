@@ -309,12 +309,12 @@ def _show_device(rows: list[dict[str, Any]], best: int | None, assumed: dict[str
             str(row["cut"]),
             *(brief(row["seconds"][name]) for name in names),
             significant(row["round_s"]),
-            significant(row["memory_bits"] / 8 / 2**20) + ("" if row["fits"] else "!"),
+            significant(row["memory_bits"] / 8e6) + ("" if row["fits"] else "!"),
         )
         for row in rows
     ]
     styles = ["bold" if row["cut"] == best else None if row["fits"] else "dim" for row in rows]
-    show_table(out_console, ("cut", *names.values(), "round", "memory\nMiB"), cells, styles)
+    show_table(out_console, ("cut", *names.values(), "round", "memory\nMB"), cells, styles)
     if not all(row["fits"] for row in rows):
         out_console.print("! does not fit into the device's memory")
     if best is None:

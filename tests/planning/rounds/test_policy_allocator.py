@@ -114,7 +114,7 @@ def test_clients_that_are_not_chosen_get_nothing() -> None:
 
 
 def test_wrong_words() -> None:
-    with raises(InputError, "policy 'best'", "choose one of"):
+    with raises(InputError, "policy 'best'", "choose one of", "allocation.policy", "auto", "own"):
         rounds(config("allocation.policy=best"))
 
 
