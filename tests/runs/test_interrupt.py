@@ -89,7 +89,7 @@ def start(*words: object) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("number, code", [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 0)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 0)])
 @pytest.mark.parametrize("call", ["run(CONFIG, OUT, ", "compare(CONFIG, ['hsfl'], OUT, "])
 def test_a_signal_ends_the_program_that_called_for_the_run(call, number, code, tmp_path):
     """Once the run is saved: SIGTERM as it does without a run, Ctrl-C as the exception that it is."""
@@ -114,7 +114,8 @@ else:
     environment = os.environ | {"PYTHONPATH": f"{root / 'src'}:{root}"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
-    assert done.stdout.startswith("" if code else "stopped after round 1") and "next" not in done.stdout
+    assert done.stdout.startswith("" if code else "stopped after round 1")
+    assert "next" not in done.stdout
     (summary,) = [json.loads(path.read_text()) for path in (tmp_path / "out").rglob("summary.json")]
     assert (summary["status"], summary["rounds"]) == ("interrupted", 1)
 

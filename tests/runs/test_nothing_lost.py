@@ -193,7 +193,7 @@ class HangUp(loop.Observer):
         os.kill(os.getpid(), signal.SIGHUP)
 try:
     loop.train_run(tiny(), {str(tmp_path / "run")!r}, observer=HangUp())
-except loop.Stopped as stop:
+except loop.RunStopped as stop:
     print(stop.summary.status, stop.number == signal.SIGHUP)
 """
     root = Path(__file__).parents[2]

@@ -1,6 +1,5 @@
 """`hsfl.plan`: cuts and an allocation for a fleet, without training. With a cost table it needs no torch."""
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

@@ -73,7 +73,7 @@ def run(
     with passing_signals_on():
         try:
             summary = loop.train_run(arguments.config, folder, resume, run_observer, arguments.data, arguments.model)
-        except loop.Stopped:
+        except loop.RunStopped:
             page_or_warning(folder, run_observer) if report else None
             raise
     return Result(**asdict(summary), folder=folder, report=page_or_warning(folder, run_observer) if report else None)
@@ -160,7 +160,7 @@ def passing_signals_on() -> Iterator[None]:
     it, Ctrl-C is a KeyboardInterrupt."""
     try:
         yield
-    except loop.Stopped as stop:
+    except loop.RunStopped as stop:
         if stop.number != signal.SIGINT:
             signal.raise_signal(stop.number)
         raise

@@ -89,7 +89,7 @@ def run_command(
             say_compiling(console, [settings.allocation.policy])
         try:
             summary = loop.train_run(settings, folder, resume, observer(console, quiet))
-        except loop.Stopped as stop:
+        except loop.RunStopped as stop:
             summary = stop.summary
     page = write_page_beside(folder)
     if as_json:

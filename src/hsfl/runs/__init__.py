@@ -35,6 +35,7 @@ OFFERED = {  # to other folders, by module
         "read_plan",
     ),
     "loop": (
+        "RunStopped",
         "make_clock",
         "train_run",
     ),

@@ -56,7 +56,7 @@ def train_run(
     model: SplitModel | None = None,
     cuts: CutsRecord | None = None,
 ) -> Summary:
-    """Train as the config says and write the run folder `out`. Where Ctrl-C or another signal stops the run, `Stopped` is raised once
+    """Train as the config says and write the run folder `out`. Where Ctrl-C or another signal stops the run, `RunStopped` is raised once
     all is written, so that the run can go on later.
 
     resume: True goes on from the folder's checkpoint, or begins anew where the run stopped before its first checkpoint; None
@@ -78,7 +78,7 @@ def train_run(
             clock = make_clock(bench, framework)
             summary, signal_number = _train(Parts(bench, engine, framework, clock, folder, observer), going_on)
     if signal_number is not None:
-        raise Stopped(summary, signal_number)
+        raise RunStopped(summary, signal_number)
     return summary
 
 
@@ -303,7 +303,7 @@ SIGNALS = tuple(  # Ctrl-C, an order to stop, a lost connection
 )
 
 
-class Stopped(KeyboardInterrupt):
+class RunStopped(KeyboardInterrupt):
     """A signal stopped a run, and all that it had reached is in its folder."""
 
     def __init__(self, summary: Summary, number: int) -> None:

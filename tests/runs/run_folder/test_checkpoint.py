@@ -65,7 +65,7 @@ class Crash(loop.Observer):
 
 
 def stop_in_round(number, config, folder):
-    with pytest.raises(loop.Stopped) as caught:
+    with pytest.raises(loop.RunStopped) as caught:
         loop.train_run(config, folder, observer=CtrlC(in_round=number))
     return caught.value.summary
 
