@@ -35,8 +35,8 @@ OFFERED = {  # to other folders, by module
         "read_plan",
     ),
     "loop": (
-        "RunStopped",
         "make_clock",
+        "RunStopped",
         "train_run",
     ),
     "planned_extras": ("planned_extras",),
