@@ -121,7 +121,7 @@ def test_a_config_names_files_beside_it(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_main_server_that_nobody_described_is_said(tmp_path: Path) -> None:
     path = written(tmp_path, TWO)
-    config = read_config(None, [f"fleet.file={path}", "network.kind=measured"])
+    config = read_config(None, [f"fleet.file={path}"])
     (note,) = fleet_notes(config)
     names(note, "main server", "1e+12 cycles per second")
     names(note, "hsfl measure --server")

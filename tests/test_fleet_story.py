@@ -39,7 +39,7 @@ def typed(words: list[str], *more: str) -> Answer:
 
 def test_the_text_has_what_the_tests_run() -> None:
     assert list(FILES) == ["hospital.toml", "fleet.toml"]
-    assert [words[0] for words in COMMANDS] == ["measure", "measure", "plan", "plan", "plan", "run"]
+    assert [words[0] for words in COMMANDS] == ["measure", "measure", "plan", "plan", "plan", "run", "plan-check"]
     assert [row["name"] for row in tomllib.loads(FILES["fleet.toml"])["device"]] == NAMES
 
 
@@ -79,7 +79,7 @@ def test_plan(hospital: Path) -> None:
     assert "on which the round hangs most" in shown
     assert "the mean round would take" in shown
     assert "the paper's" not in shown  # the main server was measured
-    assert "; a main server of 400 GFLOP/s.\n" in shown.split("\n\n")[0] + "\n"  # as the fleet file has it
+    assert "; a main server of 100 GFLOP/s.\n" in shown.split("\n\n")[0] + "\n"  # as the fleet file has it
     typed(COMMANDS[3])
     plan = json.loads((hospital / "plan" / "plan.json").read_text())
     assert [client["name"] for client in plan["clients"]] == NAMES
@@ -114,10 +114,20 @@ def test_run(hospital: Path) -> None:
     data = page_data(read_sources([folder.path]))
     (run,) = data["runs"]
     assert run["clients"]["names"] == NAMES
-    assert "a main server of 400 GFLOP/s" in " ".join(run["words"])  # of the fleet file
+    assert "a main server of 100 GFLOP/s" in " ".join(run["words"])  # of the fleet file
     assert record.straggler == record.why.client
-    assert run["rounds"]["why"][0] is None, "all end together, so nobody is named"
+    assert run["rounds"]["why"][0] is not None, "on a server that is one queue somebody ends last"
     assert "ward-1" in render(data)
+
+
+def test_check_the_plan(hospital: Path) -> None:
+    typed(COMMANDS[3], "--set", "data.limit=60")
+    typed(COMMANDS[5], "--quiet", "--set", "data.limit=60")
+    answer = typed(COMMANDS[6])
+    names(answer.out, "as plan predicts it", "the round: predicted", "error")
+    assert all(name in answer.out for name in NAMES)
+    for client in typed(COMMANDS[6], "--json").json()["runs"][0]["clients"]:
+        assert abs(client["phases"]["smashed"]["error"]) < 1e-6  # links do not vary
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ ARCHITECTURE = ROOT.parents[1] / "docs" / "architecture.md"
 PUBLIC = {
     *("InputError", "RunConfig", "Scenario", "SplitModel", "allocate", "plan", "read_config", "run", "split"),
     *("register_dataset", "register_framework", "register_model", "register_policy", "register_task"),
-    *("Observer", "compare", "cost", "dataset", "evaluate", "open", "report", "sweep"),
+    *("Observer", "compare", "cost", "dataset", "evaluate", "open", "plan_check", "report", "sweep"),
     *("FrameworkBase", "HSFL", "POLICY_RULES", "RoundResult", "State", "Timing", "timeline"),  # for plugins
 }
 REPORT_READS = {

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # so that editors and type checkers know the names
     from hsfl.api.folder_calls import open_folder as open
     from hsfl.api.model_calls import cost
     from hsfl.api.plan_calls import plan
+    from hsfl.api.prediction_calls import plan_check
     from hsfl.api.run_calls import compare, evaluate, run
     from hsfl.api.sweep_calls import sweep
     from hsfl.config import RunConfig, read_config
@@ -61,6 +62,7 @@ __all__ = [
     "evaluate",
     "open",
     "plan",
+    "plan_check",
     "read_config",
     "register_dataset",
     "register_framework",
@@ -93,6 +95,7 @@ _HOMES = {  # the module of each name; "module:name" where the module calls it o
     "evaluate": "hsfl.api.run_calls",
     "open": "hsfl.api.folder_calls:open_folder",
     "plan": "hsfl.api.plan_calls",
+    "plan_check": "hsfl.api.prediction_calls",
     "read_config": "hsfl.config",
     "register_dataset": "hsfl.data.registry",
     "register_framework": "hsfl.framework_table",

@@ -16,6 +16,7 @@ from hsfl.commands import (
     doctor,
     measure,
     plan,
+    plan_check,
     report,
     reproduce,
     run,
@@ -42,7 +43,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Unequal devices train one neural network together without sharing their data.",
 )
-for group in (run, compare, sweep, report, cost, measure, plan, allocate, reproduce, serve, admin, doctor):
+for group in (run, compare, sweep, report, cost, measure, plan, plan_check, allocate, reproduce, serve, admin, doctor):
     app.add_typer(group.commands)
 app.add_typer(data.commands, name="data")
 app.add_typer(certs.commands, name="certs")

@@ -70,6 +70,7 @@ ARGUMENTS = {  # what a call from Python has in place of an option
     "--plan-only": "plan_only=True",
     "--plugin": "plugins=",
     "--resume": "resume=True",
+    "--rounds": "rounds=",
     "--samples-per-client": "samples_per_client=",
     "--seeds": "seeds=",
     "--set": "settings=",

@@ -6,7 +6,14 @@
     memory = "16GiB"         # or max_cut = 5; without either, the device holds any cut
     up = "100Mbps"           # to the main server, where links are measured; edge_up and edge_down are the same unless given
     down = "100Mbps"
+    delay = "2ms"            # of each message besides its bits, where links are measured; none if left out
     power = "2W"             # where the links are a radio
+
+    [device.profile]         # as hsfl measure finds it: seconds of each unit for a batch, so that a cut's seconds are sums
+    model = "resnet18"
+    batch_size = 32
+    forward_ms = [21.7, 32.1]
+    backward_ms = [17.5, 34.6]
 
 `read_fleet_file` reads one. `with_device_added` enters a device as hsfl measure does; what stood in the file stays, comments too. Quantities such as
 3.6GHz are read by `quantities.parse_quantity`.
@@ -26,10 +33,34 @@ from hsfl.quantities import parse_quantity, quantity_text
 
 QUANTITIES = {  # of a device, with its kind
     "compute": "compute", "cpu": "cycles", "memory": "memory", "power": "power",
-    "up": "rate", "down": "rate", "edge_up": "rate", "edge_down": "rate",
+    "up": "rate", "down": "rate", "edge_up": "rate", "edge_down": "rate", "delay": "seconds",
 }  # fmt: skip
-DEVICE_FIELDS = ("name", *QUANTITIES, "flops_per_cycle", "max_cut")
-SERVER_FIELDS = ("compute", "cpu", "flops_per_cycle")
+DEVICE_FIELDS = ("name", *QUANTITIES, "flops_per_cycle", "max_cut", "profile")
+SERVER_FIELDS = ("compute", "cpu", "flops_per_cycle", "profile")
+PROFILE_FIELDS = ("model", "batch_size", "forward_ms", "backward_ms")
+MOST_UNITS, MOST_MS = 10_000, 1e9
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Seconds of each unit of a model for a batch, as one device or server was measured."""
+
+    model: str
+    batch_size: int
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+
+    def table(self) -> dict[str, Any]:
+        """The profile as a fleet file has it."""
+        forward_ms, backward_ms = (
+            [float(f"{1e3 * unit_s:.4g}") for unit_s in of_units] for of_units in (self.forward_s, self.backward_s)
+        )
+        return {
+            "model": self.model,
+            "batch_size": self.batch_size,
+            "forward_ms": forward_ms,
+            "backward_ms": backward_ms,
+        }
 
 
 @dataclass(frozen=True)
@@ -46,6 +77,8 @@ class Device:
     down_bps: float | None = None
     edge_up_bps: float | None = None
     edge_down_bps: float | None = None
+    delay_s: float | None = None
+    profile: Profile | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +97,11 @@ class FleetFile:
     @property
     def gives_rates(self) -> bool:
         return any(device.up_bps or device.down_bps for device in self.devices)
+
+    @property
+    def profiles(self) -> tuple[Profile | None, ...]:
+        """Of the devices, and last of the main server."""
+        return (*(device.profile for device in self.devices), self.main_server.profile if self.main_server else None)
 
 
 def read_fleet_file(path: str | Path) -> FleetFile:
@@ -117,11 +155,48 @@ def _device(row: Mapping[str, Any], number: int, path: Path) -> Device:
         raise InputError(f"{where}: max_cut is {max_cut!r}; give a whole number, 0 or more")
     if max_cut is not None and memory_bits is not None:
         raise InputError(f"{where} has both max_cut and memory; keep one of them")
-    return Device(name, cpu_hz, flops_per_cycle, memory_bits, max_cut, _quantity(row, "power", where), **rates)
+    power_w, delay_s = (_quantity(row, key, where) for key in ("power", "delay"))
+    profile = _profile(row, where)
+    return Device(
+        name, cpu_hz, flops_per_cycle, memory_bits, max_cut, power_w, **rates, delay_s=delay_s, profile=profile
+    )
 
 
 def _server(row: Mapping[str, Any], path: Path) -> Device:
-    return Device("main server", *_speed(row, SERVER_FIELDS, f"{path}: main_server"))
+    where = f"{path}: main_server"
+    return Device("main server", *_speed(row, SERVER_FIELDS, where), profile=_profile(row, where))
+
+
+def _profile(row: Mapping[str, Any], where: str) -> Profile | None:
+    table = row.get("profile")
+    if table is None:
+        return None
+    where = f"{where}: profile"
+    if not isinstance(table, dict):
+        raise InputError(f"{where} is {reprlib.repr(table)}; let hsfl measure write it, or leave it out")
+    for name in table:
+        known_name(f"{where}: field", name, PROFILE_FIELDS)
+    model, batch_size = table.get("model"), table.get("batch_size")
+    if not isinstance(model, str) or type(batch_size) is not int or batch_size < 1:
+        raise InputError(f"{where} needs model and batch_size, such as resnet18 and 32; let hsfl measure write it")
+    forward_s, backward_s = (_unit_seconds(table, name, where) for name in ("forward_ms", "backward_ms"))
+    if len(forward_s) != len(backward_s):
+        raise InputError(
+            f"{where} has {len(forward_s)} units in forward_ms and {len(backward_s)} in backward_ms; give one each"
+        )
+    return Profile(model, batch_size, forward_s, backward_s)
+
+
+def _unit_seconds(table: Mapping[str, Any], name: str, where: str) -> tuple[float, ...]:
+    values = table.get(name)
+    if not isinstance(values, list) or not 0 < len(values) <= MOST_UNITS:
+        raise InputError(
+            f"{where}: {name} is {reprlib.repr(values)}; give milliseconds for each unit, such as [1.5, 0.7]"
+        )
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_MS:
+            raise InputError(f"{where}: {name} has {reprlib.repr(value)}; give milliseconds, 0 or more")
+    return tuple(value / 1e3 for value in values)
 
 
 def _speed(row: Mapping[str, Any], fields: Sequence[str], where: str) -> tuple[float, float]:
@@ -170,21 +245,29 @@ def _size_text(bits: float) -> str:
 
 
 def device_entry(
-    name: str, flops_per_s: float, memory_bits: float | None, up: str | None, down: str | None
-) -> dict[str, str]:
-    """A device's fields, as text with units. up, down: rates as the user typed them, such as 100Mbps."""
-    entry = {"name": name, "compute": quantity_text(flops_per_s, "FLOP/s")}
+    name: str, flops_per_s: float, memory_bits: float | None, link: Mapping[str, str | None], profile: Profile
+) -> dict[str, Any]:
+    """A device's fields, as text with units. link: up, down and others of the link, such as 100Mbps."""
+    entry: dict[str, Any] = {"name": name, "compute": quantity_text(flops_per_s, "FLOP/s")}
     entry |= {} if memory_bits is None else {"memory": _size_text(memory_bits)}
-    return entry | {key: rate for key, rate in (("up", up), ("down", down)) if rate is not None}
+    return entry | {key: value for key, value in link.items() if value is not None} | {"profile": profile.table()}
 
 
-def entry_toml(entry: dict[str, str], table: str, note: str) -> str:
-    """An entry as a TOML table. table: its head, [[device]] or [main_server]. note: a comment beside the speed."""
-    lines = [table, *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items())]
+def entry_toml(entry: dict[str, Any], table: str, note: str) -> str:
+    """An entry as a TOML table, with its profile in a table below. table: its head, [[device]] or [main_server]. note: a comment beside the
+    speed."""
+    lines = [table, *(_line(key, value) for key, value in entry.items() if key != "profile")]
     lines[-1 if len(lines) == 2 else 2] += f"  # {note}"
     if table == "[[device]]" and "up" not in entry:
         lines.append(MISSING_LINKS)
+    if "profile" in entry:
+        lines += ["", f"[{table.strip('[]')}.profile]  # of each unit, for a batch"]
+        lines += [_line(key, value) for key, value in entry["profile"].items()]
     return "\n".join(lines) + "\n"
+
+
+def _line(key: str, value: Any) -> str:
+    return f"{key} = {json.dumps(value, ensure_ascii=False)}"
 
 
 def check_device_is_new(path: Path, name: str | None) -> None:
@@ -207,7 +290,7 @@ def check_device_is_new(path: Path, name: str | None) -> None:
         raise InputError(f"{path} has a [main_server] already; delete its table first")
 
 
-def with_device_added(path: Path, entry: dict[str, str], server: bool, note: str) -> str:
+def with_device_added(path: Path, entry: dict[str, Any], server: bool, note: str) -> str:
     """The text of the fleet file with one more entry; the file need not be there yet."""
     old = path.read_text("utf-8-sig") if path.exists() else ""
     if path.suffix == ".toml":

@@ -83,10 +83,23 @@ def test_a_plan_says_what_it_leaves_aside(cost_file: Path) -> None:
     notes = hsfl(*planned, "--set", "train.tau_s=1e-3").json()["notes"]
     names(notes[0], "train.tau_s = 0.001")
     assert hsfl(*words).json()["notes"] == []  # a run plans by itself
-    (note,) = hsfl(*words, "--set", "fleet.cuts=max_cut").json()["notes"]
-    names(note, "fleet.cuts is max_cut", "keep the plan", "fleet.cuts=planned")
-    (note,) = hsfl(*planned, "--set", "framework=fl", "--set", "fleet.cuts=[1,1,1]").json()["notes"]
-    names(note, "framework is fl", "fleet.cuts is [1, 1, 1]", "framework=hsfl, fleet.cuts=planned")
+    (note,) = hsfl(*words, "--set", "fleet.cuts=fastest").json()["notes"]
+    names(note, "fleet.cuts is fastest", "keep the plan", "fleet.cuts=planned")
+    (note,) = hsfl(*planned, "--set", "framework=fl", "--set", "train.tau_s=null").json()["notes"]
+    names(note, "framework is fl", "set framework=hsfl")
+
+
+def test_given_cuts_are_planned_as_they_are(cost_file: Path) -> None:
+    words = ["plan", "--cost", cost_file, *SMALL, "--json"]
+    free = hsfl(*words).json()
+    for asked, cuts in (("2", [2, 2, 2]), ("[1,2,1]", [1, 2, 1]), ("max_cut", None)):
+        plan = hsfl(*words, "--set", f"fleet.cuts={asked}").json()
+        assert plan["cuts"] == [client["cut"] for client in plan["clients"]]
+        assert cuts in (None, plan["cuts"])
+        assert plan["lower_bound_s"] <= free["round_s"] <= plan["round_s"] * (1 + 1e-6)
+        (note,) = plan["notes"]
+        names(note, "fleet.cuts gives these cuts", "the planner would choose", *map(str, free["cuts"]))
+    names(refused(*words, "--set", "fleet.cuts=[1,2]"), "fleet.cuts", "2 numbers", "3 clients")
 
 
 def test_weights_are_what_a_second_of_a_client_costs_the_round() -> None:
@@ -132,7 +145,14 @@ def test_plan_of_shared_bands(cost_file: Path) -> None:
 
 
 def test_plan_for_measured_links(cost_file: Path) -> None:
-    links = ["--set", "network.kind=measured", "--set", "network.main_up_bps=[1e6,5e6,2e7]"]
+    links = [
+        "--set",
+        "network.kind=measured",
+        "--set",
+        "network.server=shares",
+        "--set",
+        "network.main_up_bps=[1e6,5e6,2e7]",
+    ]
     words = ["plan", "--cost", cost_file, *WIRED, *links, "--set", "network.main_down_bps=2e7"]
     plan = hsfl(*words, "--json").json()
     assert plan["num_samples"] == 2

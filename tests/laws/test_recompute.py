@@ -24,7 +24,12 @@ WORDS += ["train.batch_size=8", "train.rounds=2", "allocation.policy=proposed", 
 WORDS += ["network.main_hz=1e9", "fleet.num_clients=5", "fleet.cuts=[1,2,3,4,5]", "network.num_subchannels=7"]
 POWERS = ("main_up_power_w", "main_down_power_w", "edge_up_power_w", "edge_down_power_w")
 SHARED = ("network.num_subchannels=3",)
-MEASURED = ("network.kind=measured", "network.main_up_bps=[1e6,2e6,4e6,3e6,5e6]", "network.main_down_bps=1e7")
+MEASURED = (
+    "network.kind=measured",
+    "network.server=shares",
+    "network.main_up_bps=[1e6,2e6,4e6,3e6,5e6]",
+    "network.main_down_bps=1e7",
+)
 CASES = {
     "exclusive": (),
     "shared": SHARED,

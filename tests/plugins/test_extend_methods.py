@@ -286,6 +286,7 @@ def test_bytes_are_those_of_a_round_and_what_the_method_sends() -> None:
 
 MEASURED = [
     "network.kind=measured",
+    "network.server=shares",
     "network.main_up_bps=2e6",
     "network.main_down_bps=3e6",
     "train.clients_per_round=null",

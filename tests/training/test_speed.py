@@ -15,10 +15,12 @@ from hsfl.models.units import SplitModel
 from hsfl.models.zoo import build
 from hsfl.training import speed
 from hsfl.training.speed import machine_memory_bits, training_speed
+from hsfl.training.step import Part
 from tests.naming import names, raises
 from tests.small_runs import hsfl, refused
 
 SHAPE = (1, 8, 8)
+PROFILE = fleet_file.Profile("mlp", 8, (0.001, 0.02), (0.003, 0.0))
 
 
 def test_the_median_step_counts_and_warm_up_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,12 +28,12 @@ def test_the_median_step_counts_and_warm_up_does_not(monkeypatch: pytest.MonkeyP
     lengths_s = itertools.chain([50.0, 50.0, 2.0, 2.0, 90.0], itertools.repeat(2.0))
     now_s = 0.0
 
-    def step(*_: object) -> float:
+    def step(units: list[Part], *_: object) -> tuple[list[float], list[float]]:
         nonlocal now_s
-        now_s += next(lengths_s)
-        return 0.0
+        now_s += (length_s := next(lengths_s))
+        return [0.25 * length_s / len(units)] * len(units), [0.75 * length_s / len(units)] * len(units)
 
-    monkeypatch.setattr(speed, "whole_step", step)
+    monkeypatch.setattr(speed, "_step", step)
     model = build("mlp", SHAPE, 10)
     found = training_speed(model, SHAPE, 10, TrainConfig(batch_size=4), 1.0, lambda: now_s)
     assert found.num_steps == speed.LEAST_STEPS
@@ -39,6 +41,8 @@ def test_the_median_step_counts_and_warm_up_does_not(monkeypatch: pytest.MonkeyP
     cost = measure_cost(model, SHAPE, 4)
     assert found.flops_per_s == pytest.approx(4 * cost.client_flops[-1] / 2.0)
     assert found.samples_per_s == 2.0
+    assert sum(found.unit_forward_s) == pytest.approx(0.5)
+    assert sum(found.unit_backward_s) == pytest.approx(1.5)
     assert cost.memory_bits is not None
     assert found.memory_bits == cost.memory_bits[-1]
 
@@ -77,7 +81,7 @@ def test_an_entry_is_read_again(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"fleet.{suffix}"
     for name, up in (('a "quoted" one', "100Mbps"), ("b", None)):
         fleet_file.check_device_is_new(path, name)
-        entry = fleet_file.device_entry(name, 35.4e9, 16.7 * 2**33, up, up)
+        entry = fleet_file.device_entry(name, 35.4e9, 16.7 * 2**33, {"up": up, "delay": "2ms"}, PROFILE)
         path.write_text(fleet_file.with_device_added(path, entry, False, "as measured"))
     path.write_text(fleet_file.with_device_added(path, {"compute": "400 GFLOP/s"}, True, "as measured"))
     file = fleet_file.read_fleet_file(path)
@@ -85,6 +89,8 @@ def test_an_entry_is_read_again(tmp_path: Path, suffix: str) -> None:
     assert file.devices[0].cpu_hz == 35.4e9
     assert file.devices[0].memory_bits == 16 * 2**33  # rounded down
     assert [device.up_bps for device in file.devices] == [1e8, None]
+    assert [device.delay_s for device in file.devices] == [0.002, 0.002]
+    assert [device.profile for device in file.devices] == [PROFILE, PROFILE]
     assert file.main_server is not None
     for name in ("b", None):
         with pytest.raises(InputError, match="already"):

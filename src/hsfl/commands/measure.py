@@ -36,6 +36,7 @@ UNSTEADY = 0.25  # spread above which other work was likely in the way
     epilog="Examples:\n\n"
     "- `hsfl measure --model resnet18 --input 3,64,64 -o fleet.toml --name ward-1 --up 100Mbps --down 100Mbps`\n"
     "- `hsfl measure my.toml --server -o fleet.toml` on the main server\n"
+    "- `hsfl measure my.toml --main main.example.org:7433 --certs certs/ward-1 -o fleet.toml` asks the main server that runs there for the link\n"
     "- `hsfl measure` prints an entry and writes nothing\n\n"
     "docs/fleet.md goes from six workstations to a plan and a run.",
 )
@@ -59,20 +60,34 @@ def measure_command(
         str | None, typer.Option(help="The device's link to the servers, such as 100Mbps, as you measured it.")
     ] = None,
     down: Annotated[str | None, typer.Option(help="The device's link from the servers.")] = None,
+    main: Annotated[
+        str | None,
+        typer.Option(
+            help="The running main server's HOST:PORT: the rates and the delay of the link to it are measured, too."
+        ),
+    ] = None,
+    certs: Annotated[
+        Path | None, typer.Option(help="For --main: this device's folder of certificates, which gives its name, too.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="For --main: no certificates, as the server was started.")
+    ] = False,
     server: Annotated[bool, typer.Option("--server", help="This machine is the main server.")] = False,
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
     """Train a model on this machine for some seconds and write what it reached as a device of a fleet file.
 
-    The speed is FLOPs of training per second, by which the planner divides. A speed from a processor's cycles, at one
-    FLOP each, or from its data sheet can be ten times too high or too low. Nothing else should run meanwhile.
+    The speed is FLOPs of training per second, and the profile is seconds of each unit, which a plan for measured links sums up to a
+    cut's. A speed from a processor's cycles, at one FLOP each, or from its data sheet can be ten times too high or too low. Nothing
+    else should run meanwhile.
     """
     from hsfl import fleet_file  # here, because other commands need not wait for it
 
     with one_line_errors():
-        device_name = name if name is not None else platform.node() or "device"
-        _check_options(device_name, server, name, up, down)
+        device_name = name if name is not None else _name_of(certs) or platform.node() or "device"
+        _check_options(device_name, server, {"--name": name, "--up": up, "--down": down, "--main": main})
+        _check_link_options(main, up, down, certs, insecure)
         if out is not None:
             if out.suffix not in (".toml", ".json"):
                 raise InputError(f"-o is {out}; a fleet file is .toml or .json, such as fleet.toml")
@@ -98,11 +113,16 @@ def measure_command(
             dropout=model_settings.dropout,
             options=options,
         )
+        link: dict[str, str | None] = {"up": up, "down": down}
+        if main is not None:
+            with err_console.status(f"measuring the link to {main} ..."):
+                link = _link(main, device_name, certs)
         with err_console.status(f"training {model_settings.name} for {seconds:g} s ..."):
             speed = training_speed(split_model.to(settings.device), shape, classes, train, seconds)
         memory_bits = machine_memory_bits()
-        entry = fleet_file.device_entry(device_name, speed.flops_per_s, memory_bits, up, down)
-        entry = {"compute": entry["compute"]} if server else entry
+        profile = fleet_file.Profile(model_settings.name, train.batch_size, speed.unit_forward_s, speed.unit_backward_s)
+        entry = fleet_file.device_entry(device_name, speed.flops_per_s, memory_bits, link, profile)
+        entry = {key: entry[key] for key in ("compute", "profile")} if server else entry
         note = f"{model_settings.name} at {'x'.join(map(str, shape))}, batches of {train.batch_size}"
         if out is not None:
             text = fleet_file.with_device_added(out, entry, server, note)
@@ -144,19 +164,56 @@ def _sample_shape(
     return tuple(shape or data_shape), classes or data_classes
 
 
-def _check_options(device_name: str, server: bool, name: str | None, up: str | None, down: str | None) -> None:
-    for option, value in (("--name", name), ("--up", up), ("--down", down)):
+def _name_of(certs: Path | None) -> str | None:
+    """The name in a client's bundle."""
+    if certs is None:
+        return None
+    from hsfl.deploy.trust.bundle import check_bundle  # here, because it needs the extra deploy
+
+    return check_bundle(certs, "client").identity.name
+
+
+def _check_link_options(main: str | None, up: str | None, down: str | None, certs: Path | None, insecure: bool) -> None:
+    if main is None and (certs is not None or insecure):
+        raise InputError("--certs and --insecure are for --main HOST:PORT; give that too, or leave them out")
+    if main is not None and (certs is None) != insecure:
+        raise InputError(
+            "--main needs --certs, the folder that hsfl certs add wrote for this device; or --insecure, without certificates"
+        )
+    if main is not None and (up or down):
+        raise InputError("--main measures the link that --up and --down tell; leave one of them out")
+
+
+def _link(address: str, name: str, certs: Path | None) -> dict[str, str | None]:
+    """Rates and delay of the link to a main server that runs, as text with units."""
+    from hsfl.deploy.wire.link_probe import probe_link  # here, because it needs the extra deploy
+
+    found = probe_link(address, name, certs)
+    rates = {key: quantity_text(rate_bps, "bps") for key, rate_bps in (("up", found.up_bps), ("down", found.down_bps))}
+    return {**rates, "delay": f"{1e3 * found.delay_s:.3g}ms"}
+
+
+def _check_options(device_name: str, server: bool, given: dict[str, str | None]) -> None:
+    for option, value in given.items():
         if server and value is not None:
             raise InputError(
                 f"{option} {value} describes a client, but --server is the main server; leave one of them out"
             )
     if not device_name.strip() or not device_name.isprintable() or len(device_name) > 60:
         raise InputError(f"--name is {device_name!r}; give up to 60 characters, such as ward-1")
-    for option, value in (("--up", up), ("--down", down)):
+    for option in ("--up", "--down"):
+        value = given[option]
         try:
             parse_quantity("rate", value) if value is not None else None
         except InputError as error:
             raise InputError(f"{option} is {value!r}; {error}") from None
+
+
+def _unit_sentence(speed: "Speed") -> str:
+    """How unequal the units are."""
+    unit_s = [forward_s + backward_s for forward_s, backward_s in zip(speed.unit_forward_s, speed.unit_backward_s)]
+    longest = max(range(len(unit_s)), key=lambda unit: unit_s[unit])
+    return f"of its {len(unit_s)} units number {longest + 1} takes longest, {unit_s[longest] / sum(unit_s):.0%} of the step"
 
 
 def _show_speed(speed: "Speed", note: str, memory_bits: float | None) -> None:
@@ -167,7 +224,7 @@ def _show_speed(speed: "Speed", note: str, memory_bits: float | None) -> None:
         f"{note}: {speed.num_steps} steps of training on {threads} thread{'s' if threads > 1 else ''} (OMP_NUM_THREADS changes that)",
         f"a step takes {speed.step_s:.4g} s (half of them {speed.low_s:.4g} to {speed.high_s:.4g} s), that is "
         f"{speed.samples_per_s:.4g} samples/s of {quantity_text(speed.flops_per_sample, 'FLOP')} each, forward and backward",
-        f"compute: training reaches {quantity_text(speed.flops_per_s, 'FLOP/s')}",
+        f"compute: training reaches {quantity_text(speed.flops_per_s, 'FLOP/s')}; {_unit_sentence(speed)}",
     ]
     if memory_bits is not None:
         model_memory = f"training the whole model in such batches takes {size(speed.memory_bits / 8)}"

@@ -145,10 +145,14 @@ class NetworkConfig(Section):
     main_down_bps: _Bps = _BPS  # from the main server to a client; null: as from the edge server
     edge_up_bps: _Bps = _BPS  # to the edge server; null: as to the main server
     edge_down_bps: _Bps = _BPS  # from the edge server; null: as from the main server
+    delay_s: float | tuple[float, ...] = Field(
+        0.0,  # of each message besides its bits, where links are measured; every step of a client sends one and receives one
+        description="seconds for all (0.002), one for each client ([0.002, 0.03])",
+    )
     main_hz: float = Field(100e10, gt=0)  # cycles per second of the main server, which the clients share
-    # shares: each client has a part of the server for the whole round, as in the paper; queue, where links are measured: the server serves
-    # one batch at a time, as a deployment's does
-    server: Literal["shares", "queue"] = "shares"
+    # shares: each client has a part of the server for the whole round, as in the paper; queue: the server serves one batch at a time, as a
+    # deployment's does; auto: queue where links are measured, shares over a radio
+    server: Literal["auto", "shares", "queue"] = "auto"
     service: Literal["turns", "longest"] = (
         "turns"  # who of a queue is next: each client in its turn, or the longest way to go
     )

@@ -34,7 +34,7 @@ from hsfl.deploy.wire.client_messages import (
     Welcome,
 )
 from hsfl.deploy.wire.frames import WireError
-from hsfl.deploy.wire.link_probe import measure_rates
+from hsfl.deploy.wire.link_probe import measure_link
 from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_message
 from hsfl.deploy.wire.transport import TAKEN, Backoff, Peer, is_refusal, read_message
 from hsfl.deploy.wire.versions import own_versions
@@ -222,15 +222,18 @@ class ClientProcess:
     async def _measure(self, setup: ClientSetup) -> OwnSpeeds:
         """Measure FLOPs per second of the real units, the memory, and the rates to both servers."""
         assert self.channels is not None
-        main_bps = await measure_rates(self.channels.main)
+        main = await measure_link(self.channels.main)
         try:
-            edge_bps = await measure_rates(self.channels.edge)
+            edge = await measure_link(self.channels.edge)
         except aio.AioRpcError as error:
             if is_refusal(error):
                 raise InputError(f"the edge server refuses {self.settings.name}: {error.details()}") from None
             raise JoinFailed("the edge server is away; trying again", error.code().name.lower()) from None
         speed = await self._compute(setup.speed, self.settings.measure_s)
-        return OwnSpeeds(speed.flops_per_s, *main_bps, *edge_bps, machine_memory_bits())
+        return OwnSpeeds(
+            speed.flops_per_s, main.up_bps, main.down_bps, edge.up_bps, edge.down_bps, machine_memory_bits(), main.delay_s,
+            list(speed.unit_forward_s), list(speed.unit_backward_s),
+        )  # fmt: skip
 
     async def _take_order(self, setup: ClientSetup, order: Round) -> None:
         """Take part in a round, or go on with the round that is open here."""

@@ -22,6 +22,7 @@ from hsfl.deploy.main.client_counts import ClientCounts
 from hsfl.deploy.main.cut_planner import CutPlanner
 from hsfl.deploy.main.edge_link import EdgeLink
 from hsfl.deploy.main.handlers import SharedState
+from hsfl.deploy.main.learned_speeds import work_of_main
 from hsfl.deploy.main.main_server import MainProcess
 from hsfl.deploy.main.roster import Roster
 from hsfl.deploy.main.server_checkpoint import MainCheckpoint
@@ -122,7 +123,7 @@ def _measured_planner(kit: ModelKit, log: Log) -> CutPlanner:
     train, shape = kit.config.train, kit.input_shape
     cost = measure_cost(kit.model, shape, train.batch_size, optimizer_states=OPTIMIZER_STATES[train.optimizer])
     speed = training_speed(kit.model, shape, kit.num_classes, train, SPEED_S)
-    return CutPlanner(kit.config, cost, speed.flops_per_s, log)
+    return CutPlanner(kit.config, cost, speed.flops_per_s, log, work_of_main(speed))
 
 
 def _begin_folder(folder: RunFolder, config: RunConfig, num_threads: int | None) -> None:

@@ -6,7 +6,7 @@ since a draw is keyed by (seed, "channel", round) and nothing else.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -172,7 +172,7 @@ class RoundDraw:
             select(self.cpu_hz),
             None if self.main_gain is None else select_gain(self.main_gain),
             None if self.edge_gain is None else select_gain(self.edge_gain),
-            None if self.rates is None else Rates(*(select(getattr(self.rates, name)) for name in RATE_NAMES)),
+            None if self.rates is None else self.rates.map(select),
         )
 
 
@@ -182,7 +182,7 @@ def _checked_rates(rates: Rates) -> Rates:
         if array.shape != arrays["main_up_bps"].shape:
             raise InputError(f"{name} is {array.shape} but main_up_bps is {arrays['main_up_bps'].shape}")
         given_numbers.all_positive(name, array, client_axis=-1)
-    return Rates(**arrays)
+    return replace(rates, **arrays)
 
 
 def draw_round(
@@ -219,8 +219,7 @@ def draw_rounds(
     if not draws:
         raise InputError("no rounds to draw; give at least one")
     if isinstance(links, Measured):
-        rates = [draw.rates for draw in draws if draw.rates is not None]
-        stacked = Rates(*(np.stack([getattr(r, name) for r in rates]) for name in RATE_NAMES))
+        stacked = links.rates.map(lambda array: np.broadcast_to(array, (len(draws), *array.shape)).copy())
         return RoundDraw(np.stack([draw.cpu_hz for draw in draws]), rates=stacked)
     main, edge = (np.stack([getattr(draw, name) for draw in draws]) for name in ("main_gain", "edge_gain"))
     return RoundDraw(np.stack([draw.cpu_hz for draw in draws]), main, edge)

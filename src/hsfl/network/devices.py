@@ -14,6 +14,7 @@ from hsfl.errors import InputError
 from hsfl.fleet_file import Device
 from hsfl.models.cost_table import CostTable
 from hsfl.network import given_numbers
+from hsfl.network.latency import Work
 
 Array = np.ndarray
 Range = tuple[float, float]
@@ -38,9 +39,11 @@ class Servers:
         None  # the order of service where the main server is one queue (`server_queue.ORDERS`); None divides its cycles
     )
 
+    work: Work | None = None  # [C], where its units were measured
+
     def __post_init__(self) -> None:
-        for field in fields(self)[:-1]:
-            given_numbers.positive_number(f"servers.{field.name}", getattr(self, field.name))
+        for name in ("main_hz", "flops_per_cycle", "main_power_w", "edge_power_w"):
+            given_numbers.positive_number(f"servers.{name}", getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Fleet:
     max_cut: Array  # the deepest cut that the client can hold
     names: Array | None = None  # of the devices, where a fleet file or the data name them
     drawn_max_cut: Array | None = None  # max_cut as drawn, where a deeper cut was given and raised it
+    work: Work | None = None  # [K, C], where units of some device were measured
 
     def __post_init__(self) -> None:
         num_clients = given_numbers.float_numbers("cpu_hz", self.cpu_hz).size

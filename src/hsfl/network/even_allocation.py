@@ -223,6 +223,8 @@ def even_phases(
         np.asfortranarray(draw.cpu_hz) * fleet.flops_per_cycle,  # in column order, as the rates are
         server_hz * servers.flops_per_cycle,
         resources.rates,
+        fleet.work,
+        servers.work,
     )
     return (
         all_phases

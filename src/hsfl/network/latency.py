@@ -4,7 +4,8 @@ Legend: K clients, I subchannels, N mini-batches of b samples; any leading axes 
 cuts) broadcast. Zero bits or zero FLOPs take zero seconds, whatever the rate.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -80,6 +81,64 @@ class Rates:
     main_down_bps: Array
     edge_up_bps: Array
     edge_down_bps: Array
+    delay_s: Array | None = None  # of each message besides its bits; None: there is none
+
+    def map(self, change: Callable[[Array], Array]) -> "Rates":
+        """The rates with every array changed."""
+        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Rates(**{name: change(array) for name, array in arrays.items() if array is not None})
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the units on one side of a cut take for a sample, in FLOPs at the holder's speed: [K, C] before the cut on clients, [C] after it on
+    the main server. Measured unit by unit, since a stem can take three times as long as its FLOPs say; else the FLOPs of the cost table."""
+
+    forward: Array
+    backward: Array
+
+    @staticmethod
+    def before_cuts(forward_s: Sequence[float], backward_s: Sequence[float], sample_flops_per_s: float) -> "Work":
+        """Of a client, [C], from the seconds of each unit for a batch. sample_flops_per_s: its speed over the samples of a batch."""
+        return Work(*(np.cumsum([0.0, *unit_s]) * sample_flops_per_s for unit_s in (forward_s, backward_s)))
+
+    @staticmethod
+    def after_cuts(forward_s: Sequence[float], backward_s: Sequence[float], sample_flops_per_s: float) -> "Work":
+        """Of the main server, [C]."""
+        return Work(*(np.cumsum([0.0, *unit_s[::-1]])[::-1] * sample_flops_per_s for unit_s in (forward_s, backward_s)))
+
+    @staticmethod
+    def of_clients(clients: Sequence["Work"]) -> "Work":
+        """[K, C] from [C] each."""
+        return Work(np.stack([work.forward for work in clients]), np.stack([work.backward for work in clients]))
+
+    def __getitem__(self, clients: Array | slice) -> "Work":
+        return Work(self.forward[clients], self.backward[clients])
+
+    @property
+    def both(self) -> Array:
+        return self.forward + self.backward
+
+    def at(self, cuts: Array) -> tuple[Array, Array]:
+        """Forward and backward at cuts [..., K]."""
+        if self.forward.ndim == 1:
+            return self.forward[cuts], self.backward[cuts]
+        clients = np.arange(len(self.forward))
+        return self.forward[clients, cuts], self.backward[clients, cuts]
+
+
+def client_work(cost: CostTable, measured: Work | None) -> Work:
+    return Work(cost.client_forward_flops, cost.client_backward_flops) if measured is None else measured
+
+
+def server_work(cost: CostTable, measured: Work | None) -> Work:
+    return Work(cost.server_forward_flops, cost.server_backward_flops) if measured is None else measured
+
+
+def transfer_s(bits: Array | float, rate_bps: Array | float, delay_s: Array | None) -> Array:
+    """Seconds of a message; nothing is sent where there are no bits."""
+    sending_s = duration_s(bits, rate_bps)
+    return sending_s if delay_s is None else np.where(np.asarray(bits) > 0, sending_s + delay_s, 0.0)
 
 
 def phases(
@@ -89,21 +148,25 @@ def phases(
     client_flops_per_s: Array,
     server_flops_per_s: Array | float,
     rates: Rates,
+    measured_client: Work | None = None,
+    measured_server: Work | None = None,
 ) -> Phases:
     """Eqs. (6) and (8) to (11) for the clients' cuts [..., K]; speeds are cycles per second times FLOPs per cycle.
 
-    The batch size is one number or one per client (PSL).
+    The batch size is one number or one per client (PSL). measured_client, measured_server: where units were measured.
     """
-    b = batch_size
+    b, delay_s = batch_size, rates.delay_s
+    client_forward, client_backward = client_work(cost, measured_client).at(cuts)
+    server_forward, server_backward = server_work(cost, measured_server).at(cuts)
     return Phases(
-        client_forward_s=duration_s(b * cost.client_forward_flops[cuts], client_flops_per_s),
-        smashed_s=duration_s(b * cost.smashed_bits[cuts], rates.main_up_bps),
-        server_forward_s=duration_s(b * cost.server_forward_flops[cuts], server_flops_per_s),
-        server_backward_s=duration_s(b * cost.server_backward_flops[cuts], server_flops_per_s),
-        gradient_s=duration_s(b * cost.gradient_bits[cuts], rates.main_down_bps),
-        client_backward_s=duration_s(b * cost.client_backward_flops[cuts], client_flops_per_s),
-        model_up_s=duration_s(cost.model_bits[cuts], rates.edge_up_bps),
-        model_down_s=duration_s(cost.down_bits[cuts], rates.edge_down_bps),
+        client_forward_s=duration_s(b * client_forward, client_flops_per_s),
+        smashed_s=transfer_s(b * cost.smashed_bits[cuts], rates.main_up_bps, delay_s),
+        server_forward_s=duration_s(b * server_forward, server_flops_per_s),
+        server_backward_s=duration_s(b * server_backward, server_flops_per_s),
+        gradient_s=transfer_s(b * cost.gradient_bits[cuts], rates.main_down_bps, delay_s),
+        client_backward_s=duration_s(b * client_backward, client_flops_per_s),
+        model_up_s=transfer_s(cost.model_bits[cuts], rates.edge_up_bps, delay_s),
+        model_down_s=transfer_s(cost.down_bits[cuts], rates.edge_down_bps, delay_s),
     )
 
 

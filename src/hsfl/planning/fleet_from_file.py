@@ -1,13 +1,18 @@
 """What a fleet file says beyond its devices: the speed of their links and of the main server, put into the config."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from hsfl import fleet_file
 from hsfl.config import NetworkConfig, RunConfig
 from hsfl.errors import InputError
-from hsfl.fleet_file import FleetFile
+from hsfl.fleet_file import Device, FleetFile, Profile
+from hsfl.models.cost_table import CostTable
 from hsfl.network.channel import RATE_NAMES
+from hsfl.network.latency import Work, client_work
 
 FIELDS = {name: name.removeprefix("main_") for name in RATE_NAMES}  # main_up_bps is a device's `up`
 
@@ -20,22 +25,86 @@ def with_fleet_file(config: RunConfig) -> RunConfig:
     network = config.network
     changes = _server(network, file)
     if network.kind == "measured" and network.history is None:
-        changes |= _rates(network, file)
+        changes |= _rates(network, file) | _delays(network, file)
     elif network.kind == "ofdma":
         _check_radio(file)
     return config.model_copy(update={"network": network.model_copy(update=changes)})
 
 
 def fleet_notes(config: RunConfig) -> list[str]:
-    """A warning where a fleet file describes the devices but neither it nor the config describes the main server."""
+    """Warnings of a fleet file: nobody describes the main server, or units are timed by their FLOPs at one speed."""
     file, network = _read(config), config.network
-    if file is None or file.main_server is not None or not _is_default(network):
+    if file is None:
         return []
+    notes = [_profile_note(config, file)] if network.kind == "measured" else []
+    if file.main_server is not None or not _is_default(network):
+        return [note for note in notes if note]
     return [
+        *[note for note in notes if note],
         f"the main server is the paper's ({network.main_hz:g} cycles per second, one FLOP each), beside devices that "
         f"{file.path} describes: cuts and seconds rest on it. Measure the server with hsfl measure --server -o {file.path}, "
-        "or set network.main_hz"
+        "or set network.main_hz",
     ]
+
+
+def _profile_note(config: RunConfig, file: FleetFile) -> str | None:
+    """Who has no profile for the config's model and batches."""
+    described = (*file.devices, *([file.main_server] if file.main_server else []))
+    without = [device.name for device in described if not _fits(device.profile, config)]
+    if not without:
+        return None
+    who = "no machine" if len(without) == len(described) else f"not {', '.join(without[:3])}"
+    who += f" and {len(without) - 3} others" if 3 < len(without) < len(described) else ""
+    return (
+        f"{who} of {file.path} has a profile of {config.model.name} in batches of {config.train.batch_size}, so all units are timed at "
+        "one speed, though a unit can take three times as long as its FLOPs say; run hsfl measure there"
+    )
+
+
+@dataclass(frozen=True)
+class MeasuredWorks:
+    """The work of the units of a fleet file's devices [K, C] and main server [C], where they were measured unit by unit."""
+
+    devices: Work | None
+    main_server: Work | None
+
+
+def measured_works(config: RunConfig, cost: CostTable) -> MeasuredWorks:
+    """The profiles of a fleet file as work for the config's model; None where links are a radio, as in the paper. A device whose profile is
+    of another model or batch size, or that has none, keeps the FLOPs of the cost table."""
+    file = _read(config)
+    if (
+        file is None
+        or config.network.kind != "measured"
+        or not any(_fits(profile, config) for profile in file.profiles)
+    ):
+        return MeasuredWorks(None, None)
+    for device in (*file.devices, *([file.main_server] if file.main_server else [])):
+        profile = device.profile
+        if profile is not None and _fits(profile, config) and len(profile.forward_s) != cost.num_units:
+            raise InputError(
+                f"{file.path}: the profile of {device.name!r} has {len(profile.forward_s)} units, and {config.model.name} "
+                f"has {cost.num_units} here; run hsfl measure again, or delete the profile"
+            )
+    devices = [
+        Work.before_cuts(device.profile.forward_s, device.profile.backward_s, _sample_speed(device, config))
+        if device.profile is not None and _fits(device.profile, config)
+        else client_work(cost, None)
+        for device in file.devices
+    ]
+    main, main_work = file.main_server, None
+    if main is not None and main.profile is not None and _fits(main.profile, config):
+        main_work = Work.after_cuts(main.profile.forward_s, main.profile.backward_s, _sample_speed(main, config))
+    return MeasuredWorks(Work.of_clients(devices), main_work)
+
+
+def _sample_speed(device: Device, config: RunConfig) -> float:
+    return device.cpu_hz * device.flops_per_cycle / config.train.batch_size
+
+
+def _fits(profile: Profile | None, config: RunConfig) -> bool:
+    """Whether a profile is of the config's model and batches."""
+    return profile is not None and (profile.model, profile.batch_size) == (config.model.name, config.train.batch_size)
 
 
 def _read(config: RunConfig) -> FleetFile | None:
@@ -84,6 +153,18 @@ def _rates(network: NetworkConfig, file: FleetFile) -> dict[str, Any]:
                 f'{_word(field)} = "100Mbps", or network.{name} for all'
             )
     return rates
+
+
+def _delays(network: NetworkConfig, file: FleetFile) -> dict[str, Any]:
+    """The delay of every device in seconds; the config's number for all stands in for devices that give none."""
+    given = [device.delay_s for device in file.devices]
+    if all(delay_s is None for delay_s in given):
+        return {}
+    if np.any(network.delay_s) and (None not in given or isinstance(network.delay_s, tuple)):
+        raise InputError(
+            f"network.delay_s has no effect beside delay of the devices in {file.path}; leave one of them out"
+        )
+    return {"delay_s": tuple(network.delay_s if delay_s is None else delay_s for delay_s in given)}
 
 
 def _filled(first: Sequence[float | None], second: Sequence[float | None]) -> tuple[float | None, ...]:

@@ -42,7 +42,9 @@ def own_fastest_cuts(task: CutTask) -> Array:
     cost, rates = world.cost, links.rates
     columns = np.arange(cost.num_units + 1)[:, None]  # [C, 1]
     speed = fleet.cpu_hz * fleet.flops_per_cycle
-    client_phases = phases(cost, columns, task.batch_size, speed, own_hz * servers.flops_per_cycle, rates)
+    client_phases = phases(
+        cost, columns, task.batch_size, speed, own_hz * servers.flops_per_cycle, rates, fleet.work, servers.work
+    )
     own_s = np.where(
         task.rows.T, client_round_s(client_phases, task.num_batches) + client_phases.model_down_s, np.inf
     )  # [C, K]

@@ -32,7 +32,7 @@ from hsfl.network.channel import (
 )
 from hsfl.network.devices import Fleet, Servers
 from hsfl.network.latency import Rates
-from hsfl.planning.fleet_from_file import to_other_server, with_fleet_file
+from hsfl.planning.fleet_from_file import measured_works, to_other_server, with_fleet_file
 from hsfl.rng import stream
 
 if TYPE_CHECKING:
@@ -77,8 +77,9 @@ def make_world(config: RunConfig, input_shape: Shape, num_classes: int, model: "
 
 def world_of(config: RunConfig, cost: CostTable) -> World:
     """The world of a config whose model has this cost table."""
+    works = measured_works(config, cost)
     config = with_fleet_file(config)
-    fleet = _make_fleet(config.fleet, cost, config.fleet_seed)
+    fleet = replace(_make_fleet(config.fleet, cost, config.fleet_seed), work=works.devices)
     network, recorded = config.network, None
     if network.history is not None:
         recorded = history.read_history(network.history, fleet.num_clients)
@@ -86,7 +87,9 @@ def world_of(config: RunConfig, cost: CostTable) -> World:
     if recorded is not None:
         _check_history(recorded, links, str(network.history))
     service = network.service if server_is_queue(network) else None
-    servers = Servers(network.main_hz, network.flops_per_cycle, network.main_power_w, network.edge_power_w, service)
+    servers = Servers(
+        network.main_hz, network.flops_per_cycle, network.main_power_w, network.edge_power_w, service, works.main_server
+    )
     return World(cost, fleet, servers, links, recorded, config.fleet_seed, network.speed_std)
 
 
@@ -95,9 +98,9 @@ def server_is_queue(network: NetworkConfig) -> bool:
     if network.server == "queue" and network.kind == "ofdma":
         raise InputError(
             "network.server is 'queue' but network.kind is 'ofdma', whose allocations divide the server; "
-            "set network.kind=measured, or network.server=shares"
+            "set network.kind=measured, or network.server=auto"
         )
-    return network.server == "queue"
+    return network.server == "queue" or (network.server == "auto" and network.kind == "measured")
 
 
 def model_cost(config: RunConfig, input_shape: Shape, num_classes: int, batch_size: int | None = None) -> CostTable:
@@ -288,7 +291,18 @@ def _measured_rates(network: NetworkConfig, num_clients: int) -> Rates:
         if len(array) != num_clients:
             raise InputError(f"network.{name} has {len(array)} numbers for {num_clients} clients; give one each")
         rates[name] = array
-    return Rates(**rates)
+    return Rates(**rates, delay_s=_delays(network.delay_s, num_clients))
+
+
+def _delays(delay_s: float | tuple[float, ...], num_clients: int) -> np.ndarray | None:
+    """What each message of a client takes besides its bits, [K] in seconds; None where nothing does."""
+    if not np.any(delay_s):
+        return None
+    if np.size(delay_s) not in (1, num_clients) or np.min(delay_s) < 0:
+        raise InputError(
+            f"network.delay_s is {delay_s!r}; give seconds, 0 or more, for all or for each of the {num_clients} clients"
+        )
+    return np.full(num_clients, np.asarray(delay_s, float))
 
 
 def _check_history(recorded: RoundDraw, links: Links, path: str) -> None:

@@ -1,5 +1,5 @@
 """The life of a run: prepare what the config names (`prepare`, `client_data`), begin or resume (`resume`), train round by round
-(`loop`) within the budget (`budget`), tell of it (`progress`, `cuts_and_allocation`), and make it again from its records (`replay`). `run_folder` is what a run leaves behind,
+(`loop`) within the budget (`budget`), tell of it (`progress`, `cuts_and_allocation`), and make it again from its records (`replay`). `prediction` sets a plan beside what runs took, `prediction_ranking` several of them. `run_folder` is what a run leaves behind,
 `checks` what a config is told before it begins, `studies` many runs for one question. The algorithms are in `frameworks`, seconds
 and who takes part in `planning`, figures in `report`.
 """
@@ -40,6 +40,11 @@ OFFERED = {  # to other folders, by module
         "train_run",
     ),
     "planned_extras": ("planned_extras",),
+    "prediction": ("RoundSpan",),
+    "prediction_ranking": (
+        "check_plans",
+        "PlanCheck",
+    ),
     "prepare": (
         "input_shape",
         "make_images",

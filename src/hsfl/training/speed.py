@@ -1,4 +1,8 @@
-"""How fast this machine trains a whole model, measured step after step for some seconds; and how much memory the machine has."""
+"""How fast this machine trains a model, measured unit by unit and step after step for some seconds; and how much memory the machine has.
+
+A step goes through the units one after another, each as a part of its own, so that a cut's seconds are sums over units. The whole model's
+speed is the sum over all of them.
+"""
 
 import os
 import statistics
@@ -16,7 +20,7 @@ from hsfl.models.cost_table import CostTable, measure_cost
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
 from hsfl.training.losses import CLASSIFY, Goal
-from hsfl.training.step import Part, StepKey, whole_step
+from hsfl.training.step import Part, StepKey, run_backward
 
 WARM_UP = 2  # steps that are not counted: memory is found, kernels are chosen
 LEAST_STEPS = 5
@@ -32,6 +36,8 @@ class Speed:
     step_s: float  # median
     low_s: float  # a quarter of the steps took less
     high_s: float  # a quarter took more
+    unit_forward_s: tuple[float, ...]  # medians, for a batch; the loss counts with the last unit
+    unit_backward_s: tuple[float, ...]  # with the update of the weights
     flops_per_sample: float  # forward and backward
     memory_bits: float  # that training the whole model takes
 
@@ -65,24 +71,55 @@ def training_speed(
     cost = measure_cost(model, input_shape, train.batch_size)
     check(cost)
     x, y, goal = _any_batch(model, (train.batch_size, *input_shape), num_classes)
-    whole_model = Part(model, Layout.of(model), 0, model.num_units, train, goal)
-    whole_model.begin(read_state(model), train.lr)
-
-    def step_s(number: int) -> float:
-        began = clock_s()
-        loss = whole_step(whole_model, x, y, StepKey(0, 0, 0, number))
-        float(loss)  # the number is there when the device has done its work
-        return clock_s() - began
-
+    layout, state = Layout.of(model), read_state(model)
+    units = [Part(model, layout, unit, unit + 1, train, goal) for unit in range(model.num_units)]
+    for unit, part in enumerate(units):
+        part.begin(state[unit : unit + 1], train.lr)
     for number in range(WARM_UP):
-        step_s(number)
-    took_s, began = [step_s(WARM_UP)], clock_s()
-    while len(took_s) < LEAST_STEPS or clock_s() - began < seconds:
-        took_s.append(step_s(WARM_UP + len(took_s)))
-    low_s, median_s, high_s = statistics.quantiles(took_s, n=4)
+        _step(units, x, y, number, clock_s)
+    took, began = [_step(units, x, y, WARM_UP, clock_s)], clock_s()
+    while len(took) < LEAST_STEPS or clock_s() - began < seconds:
+        took.append(_step(units, x, y, WARM_UP + len(took), clock_s))
+    low_s, median_s, high_s = statistics.quantiles(
+        [sum(forward_s) + sum(backward_s) for forward_s, backward_s in took], n=4
+    )
+    forward_s, backward_s = (tuple(map(statistics.median, zip(*of_steps))) for of_steps in zip(*took))
     assert cost.memory_bits is not None, "measured"
-    flops = float(cost.client_flops[-1])
-    return Speed(train.batch_size, len(took_s), median_s, low_s, high_s, flops, float(cost.memory_bits[-1]))
+    flops, memory_bits = float(cost.client_flops[-1]), float(cost.memory_bits[-1])
+    return Speed(train.batch_size, len(took), median_s, low_s, high_s, forward_s, backward_s, flops, memory_bits)
+
+
+def _step(
+    units: list[Part], x: Tensor, y: Tensor, number: int, clock_s: Callable[[], float]
+) -> tuple[list[float], list[float]]:
+    """A step through all units, cut after each of them: seconds forward and backward by unit."""
+    key, passed = StepKey(0, 0, 0, number), [(x, x)]  # what each unit was given, and what the unit before made of it
+    forward_s, backward_s = list[float](), list[float]()
+    for unit in units:
+        began_s = clock_s()
+        given = passed[-1][1].detach().requires_grad_(len(passed) > 1 and passed[-1][1].is_floating_point())
+        made = unit.forward(given, key)
+        if unit is units[-1]:
+            made = unit.goal(made, y)
+        _finish(made)
+        passed.append((given, made))
+        forward_s.append(clock_s() - began_s)
+    gradient: Tensor | None = None
+    for unit, (given, made) in zip(reversed(units), reversed(passed)):
+        began_s = clock_s()
+        if made.requires_grad and (gradient is not None or unit is units[-1]):
+            run_backward(made, gradient)
+            unit.update()
+        gradient = given.grad
+        _finish(made)
+        backward_s.append(clock_s() - began_s)
+    return forward_s, backward_s[::-1]
+
+
+def _finish(tensor: Tensor) -> None:
+    """Wait until the device has done its work."""
+    if tensor.device.type != "cpu":
+        torch.accelerator.synchronize(tensor.device)
 
 
 def _any_batch(model: SplitModel, shape: tuple[int, ...], num_classes: int) -> tuple[Tensor, Tensor, Goal]:

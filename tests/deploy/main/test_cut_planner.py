@@ -163,8 +163,8 @@ def test_cuts_that_cannot_be_are_an_error_before_anybody_joins() -> None:
 def test_seconds_on_the_link_are_divided_as_the_rates_say() -> None:
     made = planner()
     made.join(0, Ready("f", [3] * 10, OwnSpeeds(FAST, 5e6, 20e6, 1e9, 1e9, None), None))
-    assert made.up_share(0, 1000, 1000) == pytest.approx(0.8)
-    assert made.up_share(0, 0, 0) == 0.0
+    assert made.up_share(0, 1000, 1000, 1) == pytest.approx(0.8)
+    assert made.up_share(0, 0, 0, 0) == 0.0
 
 
 def test_an_empty_seat_is_like_the_others() -> None:

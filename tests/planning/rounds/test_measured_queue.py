@@ -110,5 +110,9 @@ def test_frameworks_that_divide_no_server_keep_their_timelines() -> None:
 
 def test_what_a_queue_does_not_fit_is_refused() -> None:
     names(refused("plan", *tiny_words("network.server=queue")), "network.server", "network.kind=measured")
-    names(refused("run", *tiny_words(*LINKS, "network.service=longest")), "network.service", "network.server=queue")
+    names(
+        refused("run", *tiny_words(*LINKS, "network.server=shares", "network.service=longest")),
+        "network.service",
+        "network.server=auto or queue",
+    )
     names(refused("run", *tiny_words(*QUEUE, "framework=sl")), "network.server", "sl")

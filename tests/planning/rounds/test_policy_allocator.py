@@ -118,7 +118,12 @@ def test_wrong_words() -> None:
         rounds(config("allocation.policy=best"))
 
 
-MEASURED = ["network.kind=measured", "network.main_up_bps=[1e6,2e6,4e6,8e6]", "network.main_down_bps=1e7"]
+MEASURED = [
+    "network.kind=measured",
+    "network.server=shares",
+    "network.main_up_bps=[1e6,2e6,4e6,8e6]",
+    "network.main_down_bps=1e7",
+]
 MEASURED += ["network.main_hz=1e7"]  # a server that matters
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from hsfl.config import RunConfig
-from hsfl.data.passes import samples_of_round
+from hsfl.data.passes import samples_of_round, steps_of_round
 from hsfl.deploy.logs import Log
+from hsfl.deploy.main.learned_speeds import exchange_s, learned, learned_main, work_of_client
 from hsfl.deploy.wire.client_messages import OwnSpeeds, Ready
-from hsfl.deploy.wire.message_fields import HIGHEST_RATE, LOWEST_RATE
 from hsfl.errors import InputError
 from hsfl.framework_table import method
 from hsfl.models.cost_table import CostTable
@@ -21,14 +21,13 @@ from hsfl.network.channel import Measured
 from hsfl.network.clock import Timeline
 from hsfl.network.devices import Fleet, Servers, max_cuts
 from hsfl.network.even_allocation import framework_cuts
-from hsfl.network.latency import Rates
+from hsfl.network.latency import Rates, Work, client_work, server_work
 from hsfl.planning.cuts import choose_cuts, choose_one_cut
 from hsfl.planning.rounds.participation import CutTask
 from hsfl.planning.rounds.round_clock import RoundClock
 from hsfl.planning.world import World, count_batches, server_is_queue
 
 GAIN = 0.9  # new cuts must make the modelled round shorter than this part of the old one
-BLEND = 0.5  # the weight of a new measurement against what is known, in their geometric mean
 WORTH = 0.01  # of the round's seconds: a client's new cut that saves less is not taken
 RATES = ("main_up_bps", "main_down_bps", "edge_up_bps", "edge_down_bps")
 
@@ -50,11 +49,15 @@ class RoundPlan:
 class CutPlanner:
     """Plans each round of a deployment."""
 
-    def __init__(self, config: RunConfig, cost: CostTable, main_flops_per_s: float, log: Log) -> None:
+    def __init__(
+        self, config: RunConfig, cost: CostTable, main_flops_per_s: float, log: Log, main_work: Work | None = None
+    ) -> None:
         network = config.network.model_copy(update={"kind": "measured", "speed_std": 0.0, "history": None})
         self.config, self.cost = config.model_copy(update={"network": network}), cost
         self.main_flops_per_s, self.log = main_flops_per_s, log
+        self.main_work = server_work(cost, main_work)
         self.measured: dict[int, OwnSpeeds] = {}  # by seat
+        self.works: dict[int, Work] = {}  # of the units before each cut, by seat
         self.samples: dict[int, int] = {}
         self.cuts: tuple[int, ...] | None = None
         self.given_cuts: dict[int, int] = {}  # of the operator, by seat, in the place of planned ones
@@ -67,28 +70,32 @@ class CutPlanner:
         """Take a client's own measurement. Of a client that joined before, only the memory is taken: the speeds that
         are known may come from measured rounds, which say more."""
         self.samples[seat] = sum(ready.class_counts)
+        if seat not in self.measured:
+            self.works[seat] = work_of_client(ready.measured, self.cost, self.config.train.batch_size)
         known = self.measured.get(seat, ready.measured)
         self.measured[seat] = replace(known, memory_bits=ready.measured.memory_bits)
 
     def learn(self, round: int, seat: int, cut: int, phases: dict[str, float], sent: dict[str, int]) -> None:
         """Learn a client's speed and rates from a measured round (0, 1, ...). phases: seconds by phase. sent: bytes of smashed data
         (`up`), of gradients (`down`) and of the head (`head`, each way)."""
-        before = self.measured[seat]
         train = self.config.train
         trained = samples_of_round(self.samples[seat], train.batch_size, train.local_epochs, round)
-        work = float(trained) * float(self.cost.client_flops[cut])
-        rates: dict[str, float] = {}
-        if work > 0 and phases["client"] > 0:
-            rates["flops_per_s"] = work / phases["client"]
-        moved = zip(RATES, ("smashed", "gradient", "model_up", "model_down"), ("up", "down", "head", "head"))
-        for name, phase, load in moved:
-            if sent[load] > 0 and phases[phase] > 0:
-                rates[name] = 8 * sent[load] / phases[phase]
-        bounded = {
-            name: min(max(value, LOWEST_RATE), HIGHEST_RATE) for name, value in rates.items()
-        }  # seconds may be anything a client claims
-        blended = {name: getattr(before, name) ** (1 - BLEND) * value**BLEND for name, value in bounded.items()}
-        self.measured[seat] = replace(before, **blended)
+        steps = steps_of_round(self.samples[seat], train.batch_size, train.local_epochs)
+        sample_flops = float(self.works[seat].both[cut])
+        self.measured[seat] = learned(self.measured[seat], sample_flops, float(trained), int(steps), phases, sent)
+
+    def learn_main(self, round: int, cuts: dict[int, int], served_s: dict[int, float]) -> None:
+        """Learn the main server's own speed from a measured round (0, 1, ...). cuts, served_s: by seat."""
+        train = self.config.train
+        trained = [
+            (
+                cuts[seat],
+                float(samples_of_round(self.samples[seat], train.batch_size, train.local_epochs, round)),
+                seconds,
+            )
+            for seat, seconds in served_s.items()
+        ]
+        self.main_flops_per_s = learned_main(self.main_flops_per_s, self.main_work, trained)
 
     def plan(self, round: int, chosen: tuple[int, ...], names: list[str]) -> RoundPlan:
         """The cuts of a round. chosen: seats of the clients that take part. names: of all seats."""
@@ -157,21 +164,23 @@ class CutPlanner:
         table = {name: self._rates_of_seats(name) for name in ("flops_per_s", *RATES)}
         memory = [self.measured[k].memory_bits if k in self.measured else None for k in range(count)]
         deepest = [self.deepest(bits) for bits in memory]
+        usual = client_work(self.cost, None)
         fleet = Fleet(
             cpu_hz=table["flops_per_s"], flops_per_cycle=np.ones(count), max_power_w=np.full(count, np.nan),
             max_cut=np.array(deepest), names=np.array([*names, *(f"seat {k}" for k in range(len(names), count))]),
+            work=Work.of_clients([self.works.get(k, usual) for k in range(count)]),
         )  # fmt: skip
         network = self.config.network
         service = network.service if server_is_queue(network) else None
-        servers = Servers(main_hz=self.main_flops_per_s, service=service)
-        links = Measured(Rates(*(table[name] for name in RATES)))
+        servers = Servers(main_hz=self.main_flops_per_s, service=service, work=self.main_work)
+        delay_s = self._rates_of_seats("delay_s") if self.measured else None
+        links = Measured(Rates(*(table[name] for name in RATES), delay_s))
         return World(self.cost, fleet, servers, links, None, self.config.fleet_seed, 0.0)
 
-    def up_share(self, seat: int, up_bytes: int, down_bytes: int) -> float:
+    def up_share(self, seat: int, up_bytes: int, down_bytes: int, num_steps: int) -> float:
         """The share of the upload in the seconds that an exchange spends on the link. A client times both ways
-        together; the seconds are divided as the known rates of its link divide them."""
-        known = self.measured[seat]
-        up_s, down_s = up_bytes / known.main_up_bps, down_bytes / known.main_down_bps
+        together; the seconds are divided as what is known of its link divides them."""
+        up_s, down_s = exchange_s(self.measured[seat], up_bytes, down_bytes, num_steps)
         return up_s / (up_s + down_s) if up_s + down_s > 0 else 0.0
 
     def deepest(self, memory_bits: float | None) -> int:

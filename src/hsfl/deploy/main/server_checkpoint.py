@@ -124,6 +124,8 @@ class MainCheckpoint:
                     self.shared.metrics.phase(phase, measured[seat][phase])
                 self.shared.counts.kept(seat, tail.name, measured[seat])
             open_round.spare_tails.give_back(tail.cut, tail.working_copy)
+        cuts = {seat: open_round.tails[seat].cut for seat in measured}
+        self.shared.planner.learn_main(open_round.round, cuts, {seat: measured[seat]["server"] for seat in measured})
         self.shared.metrics.completed(record.round, record.wall_s)
         self.shared.log.event(
             "round complete", round=record.round, kept=len(record.kept), of=len(record.started), train_loss=_four_digits(record.train_loss),
@@ -132,7 +134,7 @@ class MainCheckpoint:
 
     def _measured_phases(self, open_round: MainRound, seat: int) -> dict[str, float]:
         tail = open_round.tails[seat]
-        up_share = self.shared.planner.up_share(seat, tail.up_bytes, tail.down_bytes)
+        up_share = self.shared.planner.up_share(seat, tail.up_bytes, tail.down_bytes, tail.step)
         return tail.phases(open_round.model_up_s[seat], up_share)
 
     def _link_bytes(self, open_round: MainRound) -> LinkBytes:

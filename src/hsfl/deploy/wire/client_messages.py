@@ -4,12 +4,25 @@ Rounds count from 0 on the wire. A seat is a client's number in the run, 0 to K 
 what belongs to an attempt that is over is refused.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from pydantic import Field
 
-from hsfl.deploy.wire.message_fields import Classes, Count, Finite, Id, Long, Rate, Seconds, Small, Text, Units, strict
+from hsfl.deploy.wire.message_fields import (
+    Classes,
+    Count,
+    Finite,
+    Id,
+    Long,
+    Rate,
+    Seconds,
+    Small,
+    Text,
+    Units,
+    UnitSeconds,
+    strict,
+)
 from hsfl.deploy.wire.versions import UNTOLD, DeviceVersions
 
 
@@ -44,6 +57,9 @@ class OwnSpeeds:
     edge_up_bps: Rate
     edge_down_bps: Rate
     memory_bits: Rate | None
+    delay_s: Seconds = 0.0  # of a message besides its bits
+    unit_forward_s: UnitSeconds = field(default_factory=list)  # of each unit for a batch; empty: not measured
+    unit_backward_s: UnitSeconds = field(default_factory=list)
 
 
 @strict

@@ -1,16 +1,22 @@
 """How fast the link to a server is: some bytes go up, some come down, and the client takes the time."""
 
+import asyncio
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from grpc import aio
 
 from hsfl.deploy.wire.client_messages import Probe
 from hsfl.deploy.wire.messages import expect_any_message, pack_message
-from hsfl.deploy.wire.transport import Peer
+from hsfl.deploy.wire.transport import Peer, is_refusal
+from hsfl.errors import InputError
 
 PROBE_BYTES = 1 << 19
 TRIES = 3
+CONNECT_S = 10.0
 
 
 async def answer_probe(request: bytes, context: Any) -> bytes:
@@ -19,12 +25,42 @@ async def answer_probe(request: bytes, context: Any) -> bytes:
     return pack_message(Probe(0), {"load": torch.zeros(message.answer_bytes, dtype=torch.uint8)})
 
 
-async def measure_rates(peer: Peer) -> tuple[float, float]:
-    """Bits per second up and down, by the shortest of a few tries less the shortest time of an empty message."""
+@dataclass(frozen=True)
+class LinkSpeed:
+    """What a link was measured to do."""
+
+    up_bps: float
+    down_bps: float
+    delay_s: float  # of a message besides its bits: half of what an empty one and its answer take
+
+
+async def measure_link(peer: Peer) -> LinkSpeed:
+    """By the shortest of a few tries; those with a load less an empty message's."""
     load = {"load": torch.randint(256, (PROBE_BYTES,), dtype=torch.uint8)}
     empty, up, down = pack_message(Probe(0)), pack_message(Probe(0), load), pack_message(Probe(PROBE_BYTES))
     idle_s, up_s, down_s = [await _shortest_ask(peer, request) for request in (empty, up, down)]
-    return tuple(8 * PROBE_BYTES / max(took_s - idle_s, 1e-5) for took_s in (up_s, down_s))  # type: ignore[return-value]
+    up_bps, down_bps = (8 * PROBE_BYTES / max(took_s - idle_s, 1e-5) for took_s in (up_s, down_s))
+    return LinkSpeed(up_bps, down_bps, idle_s / 2)
+
+
+def probe_link(address: str, name: str, certs: Path | None) -> LinkSpeed:
+    """The link to a main server that runs. name: this client's. certs: its bundle; None for plaintext."""
+
+    async def probe() -> LinkSpeed:
+        peer = Peer(address, "main", name, certs)
+        try:
+            await peer.ask("Probe", pack_message(Probe(0)), CONNECT_S)
+            return await measure_link(peer)
+        finally:
+            await peer.close()
+
+    try:
+        return asyncio.run(probe())
+    except aio.AioRpcError as error:
+        words = f": {error.details()}" if is_refusal(error) else ""
+        raise InputError(
+            f"no link to a main server at {address}{words}; start it with hsfl serve main, and give the address that the devices use"
+        ) from None
 
 
 async def _shortest_ask(peer: Peer, request: bytes) -> float:

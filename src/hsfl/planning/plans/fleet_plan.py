@@ -17,7 +17,7 @@ from hsfl.errors import InputError
 from hsfl.formats import percent, seconds
 from hsfl.framework_table import PROPOSED
 from hsfl.network.clock import Why
-from hsfl.planning.cuts import planned_framework
+from hsfl.planning.cuts import choose_cuts, planned_framework
 from hsfl.planning.fleet_from_file import fleet_notes
 from hsfl.planning.plans.plan_large import CrowdSamples, PlanCrowd, crowd_notes
 from hsfl.planning.plans.plan_rounds import ClientPlan, PlanRounds, PlanTask, plan_rounds
@@ -30,6 +30,7 @@ from hsfl.planning.rounds.straggler import explain_straggler, longest_phase, wor
 from hsfl.planning.world import World, count_batches
 
 Array = np.ndarray
+MOST_TOLD = 20  # cuts in a note
 OTHER_CUTS_S = 10.0  # real seconds in which other cuts of one client are tried
 NO_EXTRAS = Extras()
 
@@ -82,20 +83,24 @@ def make_plan(
     _check_sharing(config, world)
     num_batches, name = extras.passes * count_batches(config, num_samples), _planned_policy(config)
     task = CutTask(config, world, num_batches)
+    given = _given_cuts(task)
     request = cut_request(task, on_progress=progress or ignore_progress, threads=2)
     proposed, chosen = policy("proposed").choose(request), policy(name, config.options)
-    rounds = plan_rounds(PlanTask(task, request, chosen, proposed.cuts))
+    rounds = plan_rounds(PlanTask(task, request, chosen, proposed.cuts, given))
     clients = [replace(client, name=world.fleet.name(client.client)) for client in rounds.clients(rounds.cuts)]
     means = rounds.baselines_s()
     pressed = _most_pressed(clients)
     work = work_of(world.cost, pressed.cut, float(task.batch_size * task.num_batches[pressed.client]))
     other_cut, other_round_s = _best_other_cut(world, pressed, config.fleet.min_cut, rounds)
-    round_s, bound_s = means[name], min(proposed.lower_bound_s, means[name])
+    round_s = means[name] if given is None else rounds.mean_s(given)
+    bound_s = min(proposed.lower_bound_s, round_s)
     why = longest_phase(pressed.client, pressed.seconds, work, pressed.seconds)
     notes = [
         *_notes(config, clients),
         limit_note(config.allocation, proposed),
-        _one_cut_note(world, config, rounds, chosen),
+        _one_cut_note(world, config, rounds, chosen)
+        if given is None
+        else _given_note(given, round_s, proposed.cuts, means["proposed"]),
         unit_note(config, round_s, why),
     ]
     return Plan(
@@ -112,6 +117,25 @@ def make_plan(
         why=why,
         other_cut=other_cut,
         other_round_s=other_round_s,
+    )
+
+
+def _given_cuts(task: CutTask) -> Array | None:
+    """The cuts [K] that the config gives; None where they are to be found."""
+    asked = task.config.fleet.cuts
+    if asked == "max_cut":
+        return np.minimum(task.world.fleet.max_cut, task.world.cost.num_units)
+    return None if isinstance(asked, str) else np.array(choose_cuts(task)[0])
+
+
+def _given_note(given: Array, round_s: float, proposed: Array, proposed_s: float) -> str:
+    """What the planner would do instead of cuts that the config gives."""
+    if (given == proposed).all():
+        return "fleet.cuts gives these cuts; the planner would choose the same"
+    cuts = " ".join(map(str, proposed.tolist())) if len(proposed) <= MOST_TOLD else "others"
+    return (
+        f"fleet.cuts gives these cuts; the planner would choose {cuts}, with a mean round of {seconds(proposed_s, 4)} "
+        f"({percent(proposed_s / round_s - 1, 1, sign=True)}) under the policy proposed"
     )
 
 
@@ -244,7 +268,7 @@ def _other_run_note(config: RunConfig) -> list[str]:
     """Where `hsfl run` with the config would not do what is planned: in which settings, and the way to run the plan."""
     framework = planned_framework(config)
     as_hsfl = framework == config.framework
-    cuts = "planned" if config.fleet.cuts == "auto" else config.fleet.cuts
+    cuts = config.fleet.cuts if config.fleet.cuts == "fastest" else "planned"  # given cuts are planned as they are
     policy = own_policy(config.allocation.policy, framework)
     rows = (
         ("framework", config.framework, framework),

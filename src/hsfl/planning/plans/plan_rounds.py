@@ -78,6 +78,12 @@ class PlanTask:
     request: CutRequest  # with the samples
     chosen: Policy
     proposed: Array
+    given: Array | None = None  # the cuts that the config gives, [K]
+
+    @property
+    def cuts(self) -> Array:
+        """What is planned, [K]: the given cuts, or those of the chosen policy."""
+        return self.cuts_of(self.chosen) if self.given is None else self.given
 
     def cuts_of(self, rule: Policy) -> Array:
         """The cuts [K] of a policy: by its rule, or the proposed cuts where it has none."""
@@ -100,7 +106,7 @@ class RadioPlan:
         self._plan_task, self._chosen, self._rounds = plan_task, plan_task.chosen, plan_task.request.rounds.samples
         self._settings, self._num_batches = plan_task.task.config.allocation, plan_task.task.num_batches
         self.first = _draws(plan_task.task).sample(0)
-        self.cuts = plan_task.cuts_of(self._chosen)
+        self.cuts = plan_task.cuts
 
     def clients(self, cuts: Array) -> list[ClientPlan]:
         answer = self._chosen.allocate(self._rounds[0], cuts, self._settings.gap, self._settings.time_limit_s)
@@ -152,7 +158,7 @@ class MeasuredPlan:
             plan_task.task.num_batches,
         )
         self.first = _draws(plan_task.task).sample(0)
-        self.cuts = plan_task.cuts_of(self._chosen)
+        self.cuts = plan_task.cuts
 
     def clients(self, cuts: Array) -> list[ClientPlan]:
         rates, servers = self.first.rates, self._world.servers
@@ -162,7 +168,10 @@ class MeasuredPlan:
         if self._chosen.cycles == "even":
             server_hz = np.full(len(cuts), self._rounds.main_hz / len(cuts))
         speed = self.first.cpu_hz * self._world.fleet.flops_per_cycle
-        times = phases(self._world.cost, cuts, self._batch_size, speed, server_hz * servers.flops_per_cycle, rates)
+        times = phases(
+            self._world.cost, cuts, self._batch_size, speed, server_hz * servers.flops_per_cycle, rates,
+            self._world.fleet.work, servers.work,
+        )  # fmt: skip
         return _client_plans(cuts, server_hz, times, self._num_batches, None, self._chosen.cycles == "optimal")
 
     def mean_s(self, cuts: Array) -> float:
@@ -187,7 +196,8 @@ class QueuedPlan:
         assert isinstance(plan_task.request.rounds, QueuedRounds)
         self._plan_task, self._rounds = plan_task, plan_task.request.rounds
         self.first = _draws(plan_task.task).sample(0)
-        self.cuts = plan_task.cuts_of(plan_task.chosen.refuse_without_radio())
+        plan_task.chosen.refuse_without_radio()
+        self.cuts = plan_task.cuts
 
     def clients(self, cuts: Array) -> list[ClientPlan]:
         """A client's seconds on the server are those in which the server works for it alone; `waiting` is for its turn."""
@@ -196,7 +206,10 @@ class QueuedPlan:
         assert rates is not None, "measured links draw rates"
         server_hz = np.full(len(cuts), world.servers.main_hz)
         speed = self.first.cpu_hz * world.fleet.flops_per_cycle
-        times = phases(world.cost, cuts, task.batch_size, speed, server_hz * world.servers.flops_per_cycle, rates)
+        times = phases(
+            world.cost, cuts, task.batch_size, speed, server_hz * world.servers.flops_per_cycle, rates,
+            world.fleet.work, world.servers.work,
+        )  # fmt: skip
         waited_s = self._rounds.serve(queued_work(times, batches)).waited_s
         plans = _client_plans(cuts, server_hz, times, batches, None, False)
         return [replace(plan, seconds=_with_waiting(plan.seconds, float(waited_s[plan.client]))) for plan in plans]
@@ -217,7 +230,7 @@ class EvenPlan:
         task = plan_task.task
         self._batch_size, self._world, self._num_batches = task.batch_size, task.world, task.num_batches
         self._draws, self._others = _draws(task), others
-        self.cuts = np.array(fastest_cuts(task))
+        self.cuts = np.array(fastest_cuts(task)) if plan_task.given is None else plan_task.given
         self.first = self._draws.sample(0)
 
     def clients(self, cuts: Array) -> list[ClientPlan]:

@@ -211,4 +211,5 @@ def _without_links(job: Job, draw: RoundDraw) -> Phases:
         draw.cpu_hz * world.fleet.flops_per_cycle,
         world.servers.main_hz * world.servers.flops_per_cycle,
     )
-    return phases(world.cost, job.cuts, job.batch_size, speed, server_speed, rates)
+    work = world.fleet.work, world.servers.work
+    return phases(world.cost, job.cuts, job.batch_size, speed, server_speed, rates, *work)

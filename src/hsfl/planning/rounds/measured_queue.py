@@ -14,7 +14,7 @@ from hsfl.allocation.queued_rounds import QueuedRounds
 from hsfl.config import RunConfig
 from hsfl.framework_table import method
 from hsfl.network.channel import RATE_NAMES, RoundDraw
-from hsfl.network.latency import Phases, duration_s, phases
+from hsfl.network.latency import Phases, client_work, duration_s, phases, server_work, transfer_s
 from hsfl.network.server_queue import Serve, least_queued_s, queued_round, queued_work
 from hsfl.planning.rounds.allocators import Allotment, Job, measured_resources
 from hsfl.planning.rounds.participation import CutTask
@@ -41,18 +41,21 @@ def queued_rounds(task: CutTask, draws: RoundDraw) -> QueuedRounds:
     assert rates is not None, "measured links draw rates"
     serve = serving(servers.service)
     assert serve is not None, "the server is a queue"
-    by_sample = (draws.cpu_hz, *(np.broadcast_to(getattr(rates, name), draws.cpu_hz.shape) for name in RATE_NAMES))
-    if all((values == values[:1]).all() for values in by_sample):
-        by_sample = tuple(values[:1] for values in by_sample)
-    cpu_hz, up_bps, down_bps, edge_up_bps, edge_down_bps = (values[..., None] for values in by_sample)  # [S, K, 1]
+    rates = rates.map(lambda array: np.broadcast_to(array, draws.cpu_hz.shape))
+    by_sample = [draws.cpu_hz, *(getattr(rates, name) for name in RATE_NAMES)]
+    count = 1 if all((values == values[:1]).all() for values in by_sample) else len(draws.cpu_hz)
+    rates, cpu_hz = rates.map(lambda array: array[:count, :, None]), draws.cpu_hz[:count, :, None]  # [S, K, 1]
     size, speed = task.batch_size, cpu_hz * world.fleet.flops_per_cycle[:, None]
-    serve_s = duration_s(size * cost.server_flops, servers.main_hz * servers.flops_per_cycle)
+    client = client_work(cost, world.fleet.work)
+    serve_s = duration_s(size * server_work(cost, servers.work).both, servers.main_hz * servers.flops_per_cycle)
+    smashed_s = transfer_s(size * cost.smashed_bits, rates.main_up_bps, rates.delay_s)
+    gradient_s = transfer_s(size * cost.gradient_bits, rates.main_down_bps, rates.delay_s)
     return QueuedRounds(
-        before_s=duration_s(size * cost.client_forward_flops, speed) + duration_s(size * cost.smashed_bits, up_bps),
+        before_s=duration_s(size * client.forward, speed) + smashed_s,
         serve_s=np.broadcast_to(serve_s, task.rows.shape),
-        after_s=duration_s(size * cost.client_backward_flops, speed) + duration_s(size * cost.gradient_bits, down_bps),
-        up_s=duration_s(cost.model_bits, edge_up_bps),
-        down_s=duration_s(cost.down_bits, edge_down_bps),
+        after_s=duration_s(size * client.backward, speed) + gradient_s,
+        up_s=transfer_s(cost.model_bits, rates.edge_up_bps, rates.delay_s),
+        down_s=transfer_s(cost.down_bits, rates.edge_down_bps, rates.delay_s),
         num_batches=task.num_batches,
         rows=task.rows,
         serve=serve,
@@ -77,7 +80,8 @@ class Queued:
         assert serve is not None, "the server is a queue"
         speed = draw.cpu_hz * world.fleet.flops_per_cycle
         server_flops_per_s = world.servers.main_hz * world.servers.flops_per_cycle
-        of_all = phases(world.cost, job.cuts, job.batch_size, speed, server_flops_per_s, rates)
+        work_by_unit = world.fleet.work, world.servers.work
+        of_all = phases(world.cost, job.cuts, job.batch_size, speed, server_flops_per_s, rates, *work_by_unit)
         takes_part = dict.fromkeys(Phases.__dataclass_fields__, started)
         takes_part["model_down_s"] = np.ones(len(started), bool) if job.receives is None else job.receives
         times = Phases(**{name: np.where(on, getattr(of_all, name), 0.0) for name, on in takes_part.items()})

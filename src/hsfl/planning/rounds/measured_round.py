@@ -14,8 +14,8 @@ from hsfl.allocation.measured_links import (
 )
 from hsfl.allocation.policies import Policy
 from hsfl.framework_table import method
-from hsfl.network.channel import RATE_NAMES, Measured, RoundDraw
-from hsfl.network.latency import Phases, Rates, duration_s, phases
+from hsfl.network.channel import Measured, RoundDraw
+from hsfl.network.latency import Phases, client_work, duration_s, phases, server_work, transfer_s
 from hsfl.planning.rounds.allocators import Allotment, Job, measured_resources
 from hsfl.planning.rounds.participation import CutTask
 
@@ -27,14 +27,14 @@ def measured_rounds(task: CutTask, draws: RoundDraw) -> MeasuredRounds:
     world = task.world
     cost, fleet, rates = world.cost, world.fleet, draws.rates
     assert rates is not None, "measured links draw rates"
-    samples = task.num_batches[:, None] * task.batch_size  # [K, 1]
-    speed = draws.cpu_hz * fleet.flops_per_cycle
-    own_s = duration_s(samples * cost.client_flops, speed[..., None])
-    own_s = own_s + duration_s(samples * cost.smashed_bits, rates.main_up_bps[..., None])
-    own_s = own_s + duration_s(samples * cost.gradient_bits, rates.main_down_bps[..., None])
-    own_s = own_s + duration_s(cost.model_bits, rates.edge_up_bps[..., None])
-    down_s = duration_s(cost.down_bits, rates.edge_down_bps[..., None])
-    work = samples * cost.server_flops / world.servers.flops_per_cycle
+    batches, size = task.num_batches[:, None], task.batch_size  # [K, 1]
+    speed, rates = draws.cpu_hz * fleet.flops_per_cycle, rates.map(lambda array: array[..., None])
+    own_s = duration_s(batches * size * client_work(cost, fleet.work).both, speed[..., None])
+    own_s = own_s + batches * transfer_s(size * cost.smashed_bits, rates.main_up_bps, rates.delay_s)
+    own_s = own_s + batches * transfer_s(size * cost.gradient_bits, rates.main_down_bps, rates.delay_s)
+    own_s = own_s + transfer_s(cost.model_bits, rates.edge_up_bps, rates.delay_s)
+    down_s = transfer_s(cost.down_bits, rates.edge_down_bps, rates.delay_s)
+    work = batches * size * server_work(cost, world.servers.work).both / world.servers.flops_per_cycle
     return MeasuredRounds(own_s, work, down_s, task.rows, world.servers.main_hz)
 
 
@@ -44,7 +44,7 @@ def mean_speed_cuts(task: CutTask) -> Array:
     assert isinstance(world.links, Measured)
     draw, past = RoundDraw(world.fleet.cpu_hz, rates=world.links.rates), world.recorded
     cpu_hz, rates = (draw.cpu_hz, draw.rates) if past is None else (past.cpu_hz.mean(axis=0), past.rates)
-    mean_rates = Rates(*(np.atleast_2d(getattr(rates, name)).mean(axis=0)[None] for name in RATE_NAMES))
+    mean_rates = rates.map(lambda array: np.atleast_2d(array).mean(axis=0)[None])
     mean = measured_rounds(task, RoundDraw(cpu_hz[None], rates=mean_rates))
     return best_measured_round(mean.own_s[0], mean.work_cycles, mean.down_s[0], mean.rows, mean.main_hz, 1e-5).cuts
 
@@ -98,7 +98,8 @@ def _at_cuts(job: Job, draw: RoundDraw) -> tuple[Array, Array, Array]:
     """Seconds apart from the server, cycles of the server, seconds of the download, [K] each."""
     world = job.world
     times = _all_phases(job, draw, np.full(len(job.cuts), np.inf))
-    work = job.num_batches * job.batch_size * world.cost.server_flops[job.cuts] / world.servers.flops_per_cycle
+    flops = server_work(world.cost, world.servers.work).both[job.cuts]
+    work = job.num_batches * job.batch_size * flops / world.servers.flops_per_cycle
     return job.num_batches * times.batch_s + times.model_up_s, work, times.model_down_s
 
 
@@ -106,7 +107,8 @@ def _all_phases(job: Job, draw: RoundDraw, server_hz: Array) -> Phases:
     world = job.world
     assert draw.rates is not None, "measured links draw rates"
     speed = draw.cpu_hz * world.fleet.flops_per_cycle
-    return phases(world.cost, job.cuts, job.batch_size, speed, server_hz * world.servers.flops_per_cycle, draw.rates)
+    server_speed, work = server_hz * world.servers.flops_per_cycle, (world.fleet.work, world.servers.work)
+    return phases(world.cost, job.cuts, job.batch_size, speed, server_speed, draw.rates, *work)
 
 
 def _phases(job: Job, draw: RoundDraw, server_hz: Array, kept: Array, receives: Array) -> Phases:

@@ -1,0 +1,83 @@
+"""What the main server learns of speeds from a measured round: of a client and its links, and of itself.
+
+Every speed goes half of the way to what its phase took, in the geometric mean, so that the next round is modelled as the last ones were
+measured. A device's units keep their proportions, and the delay of a message stays as it was probed, unless a phase was shorter.
+
+Legend: C cuts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hsfl.deploy.wire.client_messages import OwnSpeeds
+from hsfl.deploy.wire.message_fields import HIGHEST_RATE, LOWEST_RATE
+from hsfl.models.cost_table import CostTable
+from hsfl.network.latency import Work, client_work
+from hsfl.training.speed import Speed
+
+BLEND = 0.5  # the weight of a new measurement against what is known
+MOST_DELAY = 0.5  # of the seconds of a phase: what was probed once may have been longer than usual
+MOVED = (  # rates, with their phases, what is sent, and whether every step sends a message
+    ("main_up_bps", "smashed", "up", True),
+    ("main_down_bps", "gradient", "down", True),
+    ("edge_up_bps", "model_up", "head", False),
+    ("edge_down_bps", "model_down", "head", False),
+)
+
+
+def work_of_client(own: OwnSpeeds, cost: CostTable, batch_size: int) -> Work:
+    """The work of a client's units before each cut, [C], as it measured them; by their FLOPs where it did not, or not each unit."""
+    if not len(own.unit_forward_s) == len(own.unit_backward_s) == cost.num_units:
+        return client_work(cost, None)
+    return Work.before_cuts(own.unit_forward_s, own.unit_backward_s, own.flops_per_s / batch_size)
+
+
+def work_of_main(speed: Speed) -> Work:
+    """The work of the main server's units after each cut, [C]."""
+    return Work.after_cuts(speed.unit_forward_s, speed.unit_backward_s, speed.flops_per_s / speed.batch_size)
+
+
+def exchange_s(own: OwnSpeeds, up_bytes: float, down_bytes: float, num_steps: int) -> tuple[float, float]:
+    """Modelled seconds on the link to the main server, up and down."""
+    delays_s = num_steps * own.delay_s
+    up_s, down_s = 8 * up_bytes / own.main_up_bps, 8 * down_bytes / own.main_down_bps
+    return up_s + delays_s * (up_bytes > 0), down_s + delays_s * (down_bytes > 0)
+
+
+def learned(
+    own: OwnSpeeds,
+    sample_flops: float,
+    num_samples: float,
+    num_steps: int,
+    phases: Mapping[str, float],
+    sent: Mapping[str, int],
+) -> OwnSpeeds:
+    """A client's speeds after a round. sample_flops: the work of its units for a sample. phases: measured seconds. sent: bytes of smashed
+    data (`up`), of gradients (`down`) and of the head (`head`, each way). Seconds may be anything that a client claims."""
+    better: dict[str, float] = {}
+    if sample_flops * num_samples > 0 and phases["client"] > 0:
+        better["flops_per_s"] = blended(own.flops_per_s, sample_flops * num_samples / phases["client"])
+    moved = [
+        (name, 8 * sent[load], num_steps if each_step else 1, phases[phase])
+        for name, phase, load, each_step in MOVED
+        if sent[load] > 0 and phases[phase] > 0
+    ]
+    delay_s = min([own.delay_s, *(MOST_DELAY * moved_s / messages for _, _, messages, moved_s in moved if messages)])
+    for name, bits, messages, moved_s in moved:
+        better[name] = blended(getattr(own, name), bits / (moved_s - messages * delay_s))
+    better["delay_s"] = delay_s
+    return replace(own, **better)
+
+
+def learned_main(flops_per_s: float, work: Work, trained: Sequence[tuple[int, float, float]]) -> float:
+    """The main server's speed after a round. work: [C]. trained: for each client its cut, its samples, and the seconds in which they were
+    served."""
+    flops = sum(float(work.both[cut]) * num_samples for cut, num_samples, _ in trained)
+    served_s = sum(seconds for _, _, seconds in trained)
+    return blended(flops_per_s, flops / served_s) if flops > 0 and served_s > 0 else flops_per_s
+
+
+def blended(known: float, measured: float) -> float:
+    """Between a speed that is known and one that was measured."""
+    bounded = min(max(measured, LOWEST_RATE), HIGHEST_RATE)
+    return known ** (1 - BLEND) * bounded**BLEND
