@@ -5,6 +5,10 @@
 runs it in well under a minute. The same file is a plugin, so that commands know `shapes` and `unet` by name:
 
     hsfl compare --plugin docs/examples/unet.py --set data.name=shapes --set model.name=unet -f hsfl,fleet.cuts=3 -f fl --out runs/shapes
+
+There FL's round is a third as long as HSFL's: behind cut 3 the body and both skips cross for every sample, 57 kB up and as many down (`hsfl cost
+docs/examples/unet.py:build_unet --input 1,32,32`), while this whole model of 58 kB goes up and down once a round. Splitting gains where a model is large, or where
+its memory or its FLOPs are too much for a client.
 """
 
 import numpy as np

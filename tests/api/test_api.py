@@ -52,6 +52,11 @@ def test_settings_by_list_and_by_keyword_are_one_config(tmp_path: Path) -> None:
         "demo", (), framework="fl", train={"rounds": np.int64(3)}, fleet={"cuts": (1, 2)}, data={"limit": 50}
     )
     assert listed == named
+    nested = {"train": {"rounds": 3}, "framework": "fl", "fleet": {"cuts": [1, 2]}, "data.limit": 50}
+    assert config_of("demo", nested) == config_of("demo", (), **nested) == listed
+    assert config_of({"train": {"lr": 0.5}, "train.rounds": 3}, {"train.lr": 0.25}) == config_of(
+        None, ["train.rounds=3", "train.lr=0.25"]
+    )
     assert config_of(listed, (), seed=4, data="mnist", model="mlp").model.name == "mlp"
     (tmp_path / "my.toml").write_text("seed = 5\n")
     assert config_of(tmp_path / "my.toml", "framework=fl").seed == 5
@@ -63,8 +68,8 @@ def test_settings_by_list_and_by_keyword_are_one_config(tmp_path: Path) -> None:
     ("words", "named", "parts"),
     [
         (("dmeo", ()), {}, ("config 'dmeo'", "did you mean demo?", "presets")),
-        ((None, {"train.rounds": 3}), {}, ("settings are a dict", "['train.rounds=5']", "keywords such as train=")),
-        ((None, [3]), {}, ("settings are a list", "['train.rounds=5']")),
+        ((None, [3]), {}, ("settings are a list", "['train.rounds=5']", "keywords such as train=")),
+        ((None, {"train": {"rounds": {"a": 3}}}), {}, ("train.rounds is {'a': 3}", "whole number")),
         ((None, ()), {"rounds": 3}, ("config field 'rounds'", "did you mean 'train.rounds'?")),
         ((None, ()), {"train": {"rouns": 3}}, ("config field 'train.rouns'", "did you mean 'train.rounds'?")),
         ((None, ()), {"train": {"lr": object()}}, ("train.lr is a object", "give a number")),

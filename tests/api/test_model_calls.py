@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import hsfl as package
@@ -22,6 +23,23 @@ def test_a_model_costs_what_the_command_says() -> None:
     assert [row["cut"] for row in rows] == list(range(table.num_units + 1))
     assert rows[1]["client_forward_flops"] == table.client_forward_flops[1]
     names(repr(table), "client GFLOPs", "mini-batch of 32")
+
+
+def test_the_shape_of_a_sample_is_asked_for_by_its_name() -> None:
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+    with raises(InputError, "unit '0'", "(3, 32, 32)", "input_shape"):
+        package.cost(net)
+    with raises(InputError, "gpt", "(3, 32, 32)", "input_shape"):
+        package.cost("gpt")
+    whole = package.cost(package.split(net, torch.zeros(2, 6)))  # the example has told the shape
+    assert whole.client_forward_flops.tolist()[-1] == 160.0
+
+
+def test_costs_have_the_same_units_everywhere() -> None:
+    shown = package.cost("cnn", (1, 8, 8)).screen()
+    rows = [line.split("│")[1:-1] for line in hsfl("cost", "cnn", "--input", "1,8,8").out.splitlines() if "│" in line]
+    assert [float(cell) for cell in rows[1][2:]] == [pytest.approx(value, rel=5e-3) for value in shown.rows[1][1:]]
+    names(" ".join(shown.header), "smashed kB", "model MB", "memory MB")
 
 
 def test_a_module_costs_what_its_layers_do() -> None:

@@ -53,6 +53,7 @@ def test_plan_with_a_proof(cost_file: Path) -> None:
         assert sum(client[name] for client in plan["clients"]) == pytest.approx(100)
     shown = hsfl("plan", "--cost", cost_file, *SMALL)
     assert "down W" in shown.out
+    assert "end s: when training and upload are over" in " ".join(shown.out.split())
     names(shown.out, "can beat")
 
 
@@ -284,7 +285,9 @@ def test_the_answer_for_a_device_says_what_it_assumes(cost_file: Path) -> None:
     names(shown, "600 samples", "mini-batch of 32", "1/4", "250")
     assumed = hsfl(*words, "--json").json()["assumed"]
     assert assumed["server_hz"] == 1e11
-    assert assumed["batch_size"] == 32
+    assert (assumed["batch_size"], assumed["flops_per_cycle"]) == (32, 1)
+    names(shown, "1 FLOP per cycle", "fleet.flops_per_cycle", "compute=..")
+    assert "per cycle" not in hsfl(*words[:4], "compute=5e9,memory=1GiB,up=5Mbps,down=20Mbps").out
 
 
 def test_a_device_and_tau(cost_file: Path) -> None:

@@ -34,7 +34,7 @@ def test_the_lines_of_a_comparison(tmp_path: Path) -> None:
     assert f"HSFL {means['hsfl']:.3g} s" in lines[0]
     longer = means["splitfed_v1"] / means["hsfl"]
     assert f"SplitFed V1 {means['splitfed_v1']:.3g} s ({longer:.3g} times)" in lines[0]
-    assert "accuracy: HSFL " in lines[1]
+    assert "last accuracy: HSFL " in lines[1]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -54,3 +54,11 @@ def test_to_reach_what_says_nothing_is_left_out(tmp_path: Path) -> None:
     assert "HSFL reached the last accuracy of FL after 2 s instead of 6 s" in lines("sooner", [0.1, 0.2, 0.5], 2.0)
     assert "reached" not in lines("fallen", [0.4, 0.3, 0.2], 2.0)
     assert "reached" not in lines("alike", [0.1, 0.5, 0.6], 1.0)
+
+
+def test_who_made_no_round_and_who_is_the_reference_is_said(tmp_path: Path) -> None:
+    for label, rounds in (("sl", records([0.1, 0.5], 1.0)), ("psl", records([0.1, 0.4], 1.0)), ("fl", [])):
+        write_run(tmp_path, label, 0, rounds, "budget", "train.budget_s=2.5")
+    lines = gain_sentences(read_comparison(tmp_path, labels=["sl", "psl", "fl"]))
+    assert lines[1] == "FL made no round within the budget of 2.5 s."
+    assert lines[2] == "The reference is SL: the others are compared with it."

@@ -54,3 +54,18 @@ def test_the_allocation_is_named_alone_where_the_cuts_are_equal(folder: Path) ->
 def test_nothing_is_told_without_a_pair(folder: Path) -> None:
     assert decision_sentences(read_comparison(folder, labels=[LABELS[0], LABELS[4]])) == []
     assert decision_sentences(read_comparison(folder, labels=[LABELS[2], LABELS[3]])) == []  # two decisions at once
+
+
+def test_a_model_that_is_cut_at_its_end_is_not_split(folder: Path) -> None:
+    comparison = read_comparison(folder, labels=LABELS)
+    (v1,), (fl,) = (comparison.runs_of(LABELS[place]) for place in (1, 3))
+    for record in v1.records:
+        record.cuts[:] = fl.records[0].cuts
+    assert "splitting" not in {gain.decision for gain in decision_gains(comparison)}
+
+
+def test_contenders_that_differ_in_more_are_not_set_against_each_other(folder: Path) -> None:
+    comparison = read_comparison(folder, labels=LABELS)
+    for run in comparison.runs_of(LABELS[0]):
+        run.own_settings["train.local_epochs"] = 0.5
+    assert "own cuts" not in {gain.decision for gain in decision_gains(comparison)}

@@ -73,8 +73,8 @@ def test_one_seed_is_drawn_as_steps_without_a_band(tmp_path):
 
 @pytest.mark.parametrize("num_labels", [1, 4])  # bands, and bars
 @pytest.mark.parametrize("quantity", ["test_accuracy", "train_loss"])
-def test_the_axes_hold_every_interval(tmp_path, num_labels, quantity):
-    """Two seeds: intervals far wider than the curves, beyond 0 and 100 %."""
+def test_the_axes_end_where_values_can_be(tmp_path, num_labels, quantity):
+    """Two seeds: intervals far wider than the curves, beyond 0 and 100 %, where no accuracy is."""
     for number in range(num_labels):
         for seed, values in enumerate(([0.2, 0.4, 0.5], [0.3, 0.8, 0.9])):
             rounds = [replace(one, train_loss=2.0 - seed - 0.1 * number) for one in records(values, 10.0 + number)]
@@ -84,9 +84,8 @@ def test_the_axes_hold_every_interval(tmp_path, num_labels, quantity):
     for axes, over in zip(figure.axes, ("time", "rounds")):
         ends = drawn_ends(axes)
         low, high = axes.get_ylim()
-        assert ends.min() < 0 < ends.max()
-        assert low <= ends.min()
-        assert ends.max() <= high
+        assert ends.min() < -5 * (high - low) / 100 < low < 0
+        assert high == pytest.approx(103) if quantity == "test_accuracy" else ends.max() <= high
         if num_labels == 1:  # a band has every end
             band = plots.label_band(comparison.runs, quantity, over)
             scale = 100 if quantity == "test_accuracy" else 1
@@ -207,3 +206,10 @@ def test_the_legend_says_who_made_no_round(tmp_path):
     write_run(tmp_path, "fl", 0, [])
     figure = plots.learning_figure(read_comparison(tmp_path))
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["FL\nno round in the budget", "HSFL"]
+
+
+def test_a_wrong_quantity_lists_each_one_once(comparison):
+    with raises(InputError, "quantity 'speed'") as caught:
+        plots.learning_figure(comparison, "speed")
+    known = str(caught.value).rpartition("one of ")[2].split(", ")
+    assert len(known) == len(set(known)) >= 4

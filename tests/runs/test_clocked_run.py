@@ -113,7 +113,7 @@ def test_budget_excludes_the_round_that_would_cross_it(tmp_path: Path) -> None:
         config("train.rounds=9", f"train.budget_s={first.round_s / 2}"), tmp_path / "none", observer=ear
     )
     assert (summary.status, summary.rounds, summary.sim_time_s) == ("budget", 0, 0.0)
-    names(ear.heard[-1], "nothing is trained")
+    names(ear.heard[-1], "but the budget is", "nothing is trained")
 
 
 def test_budget_goes_on_after_resume(tmp_path: Path) -> None:

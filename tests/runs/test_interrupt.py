@@ -1,9 +1,11 @@
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -85,6 +87,37 @@ def test_other_threads_leave_signals_alone():
 def start(*words: object) -> subprocess.Popen:
     command = [sys.executable, "-m", "hsfl.cli", *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 0)])
+@pytest.mark.parametrize("call", ["run(CONFIG, OUT, ", "compare(CONFIG, ['hsfl'], OUT, "])
+def test_a_signal_ends_the_program_that_called_for_the_run(call, number, code, tmp_path):
+    """Once the run is saved: SIGTERM as it does without a run, Ctrl-C as the exception that it is."""
+    program = f"""
+import os, signal, hsfl
+from hsfl.runs import progress
+from hsfl.runs.studies import run_many
+from tests.small_runs import tiny
+class Stop(hsfl.Observer):
+    def round_ends(self, record):
+        os.kill(os.getpid(), {int(number)})
+run_many.observer = progress.observer = lambda *_: Stop()
+CONFIG, OUT = tiny(), {str(tmp_path / "out")!r}
+try:
+    hsfl.{call}report=False, progress=True)
+except KeyboardInterrupt as stop:
+    print(stop)
+else:
+    print("the next line")
+"""
+    root = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": f"{root / 'src'}:{root}"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert done.stdout.startswith("" if code else "stopped after round 1")
+    assert "next" not in done.stdout
+    (summary,) = [json.loads(path.read_text()) for path in (tmp_path / "out").rglob("summary.json")]
+    assert (summary["status"], summary["rounds"]) == ("interrupted", 1)
 
 
 def test_ctrl_c_on_a_real_command(tmp_path):

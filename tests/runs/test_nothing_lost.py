@@ -191,12 +191,15 @@ from hsfl.runs import loop
 class HangUp(loop.Observer):
     def round_ends(self, record):
         os.kill(os.getpid(), signal.SIGHUP)
-print(loop.train_run(tiny(), {str(tmp_path / "run")!r}, observer=HangUp()).status)
+try:
+    loop.train_run(tiny(), {str(tmp_path / "run")!r}, observer=HangUp())
+except loop.RunStopped as stop:
+    print(stop.summary.status, stop.number == signal.SIGHUP)
 """
     root = Path(__file__).parents[2]
     environment = os.environ | {"PYTHONPATH": f"{root / 'src'}:{root}"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout == "interrupted\n", done.stderr
+    assert done.stdout == "interrupted True\n", done.stderr
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 1
 
 

@@ -129,12 +129,15 @@ POLICIES = {
 }
 
 
+WAY_OUT = ", or join names with +; allocation.policy also takes auto, and own for what each framework's authors chose"
+
+
 def policy_row(name: str, options: Any = None) -> PolicyRow:
     """A policy's row by name; `scls+ecfa` takes the decisions of both. options: those of a config, for registered policies."""
     plain = PolicyRow(name)
     result = plain
     for single_name in name.split("+"):
-        row = _with_options(POLICIES[known_name("policy", single_name, POLICIES, ", or join names with +")], options)
+        row = _with_options(POLICIES[known_name("policy", single_name, POLICIES, WAY_OUT)], options)
         for field in (*POLICY_RULES, "allocator"):
             if getattr(row, field) != getattr(plain, field):
                 if getattr(result, field) not in (getattr(plain, field), getattr(row, field)):

@@ -1,7 +1,7 @@
 """What a call from Python is given, as a config with changes, data and a model. Only a model needs torch.
 
-A config is a preset's name, a file, a `RunConfig`, or nothing (the defaults). Settings are changed as with `--set`, by a list of
-`section.field=value`, or by keywords: `framework="fl"`, `train={"rounds": 5}`.
+A config is a preset's name, a file, a `RunConfig`, a dict of settings, or nothing (the defaults). Settings are changed as with `--set`, by a list of
+`section.field=value`, by a dict, or by keywords: `framework="fl"`, `train={"rounds": 5}`. In a dict `{"train.rounds": 5}` will do, too.
 """
 
 import json
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from hsfl.models.units import SplitModel
     from hsfl.planning.plans.fleet_plan import Plan
 
-Config = RunConfig | str | Path | None
+Config = RunConfig | str | Path | Mapping[str, Any] | None
+Settings = Iterable[str] | Mapping[str, Any]
 Plugins = str | Path | Iterable[str | Path]
 
 
@@ -47,7 +48,7 @@ class CallArguments:
 
 def arguments_of_call(
     config: Config,
-    settings: Iterable[str],
+    settings: Settings,
     data: Any,
     model: Any,
     plugins: Plugins,
@@ -61,6 +62,8 @@ def arguments_of_call(
     given, the config is the plan's.
     """
     plugins = [plugins] if isinstance(plugins, str | Path) else list(plugins)
+    first_changes = _section_texts(config) if isinstance(config, Mapping) else []
+    config = None if isinstance(config, Mapping) else config
     dataset = None if isinstance(data, str | Mapping | None) else given_dataset(data)
     split_model = None if isinstance(model, str | Mapping | None) else split_given(model)
     section_changes = dict(sections)
@@ -68,7 +71,7 @@ def arguments_of_call(
         section_changes["data"] = data
     if split_model is None and model is not None:
         section_changes["model"] = model
-    changes = [*_setting_texts(settings), *_section_texts(section_changes)]
+    changes = [*first_changes, *_setting_texts(settings), *_section_texts(section_changes)]
     if dataset is not None:
         name = OWN_DATA if dataset.name == OWN_DATA else f"{OWN_DATA}:{dataset.name}"
         changes += [f"data.name={json.dumps(name)}", f'data.sha256="{dataset_digest(dataset)}"']
@@ -113,9 +116,11 @@ def split_given(model: Any) -> "SplitModel":
     return split(model)
 
 
-def _setting_texts(settings: Iterable[str]) -> list[str]:
+def _setting_texts(settings: Settings) -> list[str]:
+    if isinstance(settings, Mapping):
+        return _section_texts(settings)
     texts = [settings] if isinstance(settings, str) else list(settings)
-    if isinstance(settings, Mapping) or not all(isinstance(text, str) for text in texts):
+    if not all(isinstance(text, str) for text in texts):
         raise InputError(
             f"settings are a {type(settings).__name__} of other things than text; give a list such as ['train.rounds=5'], or "
             "keywords such as train={'rounds': 5}"

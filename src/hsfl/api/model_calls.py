@@ -9,14 +9,17 @@ from hsfl.config import read_options
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable, check_sample_shape, measure_cost
 from hsfl.models.model_checks import check_example, example
+from hsfl.models.split.module_split import ModuleSplit
 from hsfl.models.units import SplitModel
 from hsfl.models.zoo import build, build_from
 from hsfl.plugins import function_of
 
+IMAGE = (3, 32, 32)  # a sample, where no shape is given
+
 
 def cost(
     model: Any = "resnet18",
-    input_shape: Sequence[int] = (3, 32, 32),
+    input_shape: Sequence[int] | None = None,
     num_classes: int = 10,
     batch_size: int = 256,
     norm: str = "batch",
@@ -27,8 +30,8 @@ def cost(
 ) -> CostTable:
     """What every cut of a model costs: FLOPs, bits on the links, memory. `hsfl.plan(cost=...)` takes the answer.
 
-    model: a name such as "resnet18", "FILE.py:FUNCTION", or a model as `hsfl.run` takes it. input_shape: of one sample.
-    num_classes, norm, stem: of a model that is named. batch_size: of the mini-batch for which memory is counted.
+    model: a name such as "resnet18", "FILE.py:FUNCTION", or a model as `hsfl.run` takes it. input_shape: of one sample;
+    by default that of the example that `hsfl.split` was given, else (3, 32, 32). num_classes, norm, stem: of a model that is named. batch_size: of the mini-batch for which memory is counted.
     settings: options of the model, such as "options.gpt.width=64". plugins: files that register models.
     """
     return cost_with_model(model, input_shape, num_classes, batch_size, norm, stem, settings, plugins)[0]
@@ -36,7 +39,7 @@ def cost(
 
 def cost_with_model(
     model: Any,
-    input_shape: Sequence[int],
+    input_shape: Sequence[int] | None,
     num_classes: int,
     batch_size: int,
     norm: str,
@@ -48,15 +51,21 @@ def cost_with_model(
     for name, value, most in (("--batch-size", batch_size, 2**20), ("--classes", num_classes, 10**6)):
         if not 1 <= value <= most:
             raise InputError(f"{name} is {value}; choose 1..{most}")
-    check_sample_shape(input_shape)
-    shape, files = tuple(input_shape), [plugins] if isinstance(plugins, str | Path) else list(plugins)
+    shape = IMAGE if input_shape is None else tuple(input_shape)
+    check_sample_shape(shape)
+    files = [plugins] if isinstance(plugins, str | Path) else list(plugins)
     names = [model] if isinstance(model, str) else ["own"]
     options = read_options([settings] if isinstance(settings, str) else settings, files, names)
     if not isinstance(model, str):
         split_model = split_given(model)
+        if input_shape is None and isinstance(split_model, ModuleSplit):
+            shape = split_model.message.shape
     elif ".py:" in model:
         split_model = build_from(function_of(model), shape, num_classes, norm)
     else:
         split_model = build(model, shape, num_classes, norm, stem, options=options.of(model))
-    check_example(split_model, example(shape, split_model.input_dtype))
-    return measure_cost(split_model, shape, batch_size), split_model
+    try:
+        check_example(split_model, example(shape, split_model.input_dtype))
+        return measure_cost(split_model, shape, batch_size), split_model
+    except InputError as error:
+        raise InputError(f"{error}; --input gives the shape of a sample") from None

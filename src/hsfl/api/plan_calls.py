@@ -1,12 +1,11 @@
 """`hsfl.plan`: cuts and an allocation for a fleet, without training. With a cost table it needs no torch."""
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hsfl.allocation.cuts.search import OnProgress
-from hsfl.api.arguments import CallArguments, Config, Plugins, arguments_of_call
+from hsfl.api.arguments import CallArguments, Config, Plugins, Settings, arguments_of_call
 from hsfl.api.notebook_figure import shown_in_notebooks
 from hsfl.config import RunConfig, parse_stored
 from hsfl.display import OnScreen, Rows, Screen
@@ -54,7 +53,7 @@ class PlanResult(OnScreen, Plan):
         return {field.name: whole[field.name] for field in fields(Plan)}
 
     def screen(self) -> Screen:
-        """The mean round and what is proven of it, what holds it up, and a row for each client."""
+        """The mean round and what is proven of it, what holds it up, and a row for each client: end s is when its training and upload are over."""
         bound = f"none can take less than {seconds(self.lower_bound_s, 4)} (gap {percent(self.gap)})"
         sentences = [f"{self.policy}: a round takes {seconds(self.round_s, 4)} on average; {bound}"]
         sentences += [sentence for sentence in (plan_sentence(self),) if sentence is not None]
@@ -62,15 +61,15 @@ class PlanResult(OnScreen, Plan):
         if self.crowd is not None:
             return Screen(sentences, ("cut", "clients"), list(self.crowd.cuts.items()))
         rows = [
-            (client.name, client.cut, client.server_hz / 1e9, sum(client.seconds.values()), client.bottleneck)
+            (client.name, client.cut, client.server_hz / 1e9, client.ends_s, client.bottleneck)
             for client in self.clients
         ]
-        return Screen(sentences, ("client", "cut", "server G/s", "seconds", "longest phase"), rows)
+        return Screen(sentences, ("client", "cut", "server G/s", "end s", "longest phase"), rows)
 
 
 def plan(
     config: Config = None,
-    settings: Iterable[str] = (),
+    settings: Settings = (),
     *,
     out: str | Path | None = None,
     data: Any = None,

@@ -1,7 +1,9 @@
 """`hsfl.run` trains and writes a run folder; `hsfl.compare` does so for several frameworks and sums them up; `hsfl.evaluate` tests the
 model of a run once more."""
 
-from collections.abc import Iterable
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from hsfl.api.arguments import CallArguments, Config, Plugins, arguments_of_call, given_dataset, split_given
+from hsfl.api.arguments import CallArguments, Config, Plugins, Settings, arguments_of_call, given_dataset, split_given
 from hsfl.api.run_results import ComparisonResult, EvaluationResult, Result
 from hsfl.config import RunConfig
 from hsfl.data.registry import Dataset
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 def run(
     config: Config = None,
     out: str | Path | None = None,
-    settings: Iterable[str] = (),
+    settings: Settings = (),
     *,
     data: Any = None,
     model: Any = None,
@@ -47,7 +49,8 @@ def run(
     plugins: Plugins = (),
     **sections: Any,
 ) -> Result:
-    """Train as the config says and write a run folder: `out`, or a new folder under runs/. Ctrl-C ends the run cleanly.
+    """Train as the config says and write a run folder: `out`, or a new folder under runs/. Ctrl-C or SIGTERM ends the run cleanly and
+    then the program, as it would without a run; `resume` goes on.
 
     config, settings, sections: a config and changes to it, see `hsfl.api.arguments`; `hsfl.run("demo", train={"rounds": 5})`.
     data: from `hsfl.dataset`. A name or a mapping sets the config's `data`.
@@ -67,7 +70,12 @@ def run(
     arguments = arguments_of_call(config, settings, data, model, plugins, sections, plan)
     arguments.check()
     folder = new_folder(arguments.config) if out is None else Path(out)
-    summary = loop.train_run(arguments.config, folder, resume, run_observer, arguments.data, arguments.model)
+    with passing_signals_on():
+        try:
+            summary = loop.train_run(arguments.config, folder, resume, run_observer, arguments.data, arguments.model)
+        except loop.RunStopped:
+            page_or_warning(folder, run_observer) if report else None
+            raise
     return Result(**asdict(summary), folder=folder, report=page_or_warning(folder, run_observer) if report else None)
 
 
@@ -75,7 +83,7 @@ def compare(
     config: Config = None,
     frameworks: Iterable[str] = COMPARED,
     out: str | Path = "runs/compare",
-    settings: Iterable[str] = (),
+    settings: Settings = (),
     *,
     seeds: int = 1,
     jobs: int = 1,
@@ -114,7 +122,8 @@ def compare(
     arguments = arguments_of_call(config, settings, data, model, plugins, sections)
     arguments.check_contenders(contenders)
     check_target(target, expected_task(arguments.config, arguments.data).metric)
-    run_contenders(arguments.config, contenders, folder, many_runs(arguments, seeds, jobs, progress), train_once)
+    with passing_signals_on():
+        run_contenders(arguments.config, contenders, folder, many_runs(arguments, seeds, jobs, progress), train_once)
     comparison = read_comparison(folder, target, labels_of(contenders))
     comparison.write(folder)
     if figures:
@@ -143,6 +152,18 @@ def evaluate(
     given = None if data is None else given_dataset(data)
     quality, classes = evaluate_folder(Path(folder), which, place, given, None if model is None else split_given(model))
     return EvaluationResult(**vars(quality), classes=tuple(classes), which=which, folder=Path(folder))
+
+
+@contextmanager
+def passing_signals_on() -> Iterator[None]:
+    """Once a signal has stopped a run and the run is saved, send the signal to the program, which has its own handlers back: SIGTERM ends
+    it, Ctrl-C is a KeyboardInterrupt."""
+    try:
+        yield
+    except loop.RunStopped as stop:
+        if stop.number != signal.SIGINT:
+            signal.raise_signal(stop.number)
+        raise
 
 
 def new_folder(config: RunConfig) -> Path:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hsfl.api.arguments import Config, Plugins, arguments_of_call, value_text
-from hsfl.api.run_calls import many_runs, page_or_warning
+from hsfl.api.arguments import Config, Plugins, Settings, arguments_of_call, value_text
+from hsfl.api.run_calls import many_runs, page_or_warning, passing_signals_on
 from hsfl.api.run_results import SweepResult
 from hsfl.errors import InputError
 from hsfl.framework_table import method
@@ -24,7 +24,7 @@ def sweep(
     fields: Mapping[str, Iterable[Any]] | str | Iterable[str] = (),
     frameworks: str | Iterable[str] = (),
     out: str | Path = "runs/sweep",
-    settings: Iterable[str] = (),
+    settings: Settings = (),
     *,
     seeds: int = 1,
     jobs: int = 1,
@@ -67,7 +67,8 @@ def sweep(
     points, varied = [point.config for point in grid.points], [f"{field}=" for field in grid.fields]
     refuse_unused_by_contenders(arguments.source, changes, points, labels, plan_only)
     refuse_unused_by_contenders(None, varied, points, labels, plan_only)
-    run_sweep(base, grid, labels, folder, many_runs(arguments, seeds, jobs, progress), plan_only, target)
+    with passing_signals_on():
+        run_sweep(base, grid, labels, folder, many_runs(arguments, seeds, jobs, progress), plan_only, target)
     found = read_sweep(folder)
     drawn = [name for name in shown if name in found.metrics]  # a target that no run reached has no figure
     found.write(folder, drawn)

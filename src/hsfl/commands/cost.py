@@ -8,7 +8,7 @@ from rich.table import Table
 
 from hsfl.commands.console import Json, Options, Plugins, one_line_errors, out_console, print_json
 from hsfl.errors import InputError
-from hsfl.formats import significant, size
+from hsfl.formats import significant
 
 commands = typer.Typer()
 
@@ -52,19 +52,11 @@ def cost_command(
     if as_json:
         print_json(table.to_dict())
         return
-    columns = ("cut", "client ends with", "client GFLOPs", "server GFLOPs", "smashed", "model", "training memory")
+    screen = table.screen()
     title = f"{model} at {input}: per sample, forward and backward; memory for a batch of {batch_size}"
-    rows = Table(*columns, title=title, title_justify="left")
-    for cut in range(table.num_units + 1):
-        rows.add_row(
-            str(cut),
-            split_model.unit_names[cut - 1] if cut else "-",
-            significant(table.client_flops[cut] / 1e9),
-            significant(table.server_flops[cut] / 1e9),
-            size(table.smashed_bits[cut] / 8),
-            size(table.model_bits[cut] / 8),
-            size(table.memory_bits[cut] / 8) if table.memory_bits is not None else "-",
-        )
+    rows = Table("cut", "client ends with", *screen.header[1:], title=title, title_justify="left")
+    for cut, *numbers in screen.rows:
+        rows.add_row(str(cut), split_model.unit_names[cut - 1] if cut else "-", *map(significant, numbers))
     out_console.print(rows)
     if save is not None:
         out_console.print(f"wrote {save}", soft_wrap=True)

@@ -239,6 +239,7 @@ def _plan_device(
     trained_samples = float(samples_of_round(samples_per_client, train.batch_size, train.local_epochs))
     rows, best = device_table(world, settings, trained_samples, device)
     assumed = _device_assumptions(world, settings, samples_per_client)
+    assumed["flops_per_cycle"] = settings.fleet.flops_per_cycle if "cpu" in device else None
     if as_json:
         print_json({"cuts": rows, "best_cut": best, "assumed": assumed})
     else:
@@ -302,6 +303,12 @@ def _show_device(rows: list[dict[str, Any]], best: int | None, assumed: dict[str
         f"{batch}; the device gets 1/{assumed['num_clients']} of the main server, "
         f"{quantities.quantity_text(assumed['server_flops_per_s'], 'FLOP/s')} (--samples-per-client, train.batch_size, fleet.num_clients)",
     )
+    if assumed["flops_per_cycle"] is not None:
+        out_console.print(
+            f"the device makes {assumed['flops_per_cycle']:g} FLOP per cycle of its cpu (fleet.flops_per_cycle); with compute=.. instead of "
+            "cpu=.. it makes what you measured",
+            soft_wrap=True,
+        )
     names = {"client": "own", "smashed": "up", "server": "server", "gradient": "down"}
     names |= {"model_up": "model\nup", "model_down": "model\ndown"}
     cells = [
@@ -309,12 +316,12 @@ def _show_device(rows: list[dict[str, Any]], best: int | None, assumed: dict[str
             str(row["cut"]),
             *(brief(row["seconds"][name]) for name in names),
             significant(row["round_s"]),
-            significant(row["memory_bits"] / 8 / 2**20) + ("" if row["fits"] else "!"),
+            significant(row["memory_bits"] / 8e6) + ("" if row["fits"] else "!"),
         )
         for row in rows
     ]
     styles = ["bold" if row["cut"] == best else None if row["fits"] else "dim" for row in rows]
-    show_table(out_console, ("cut", *names.values(), "round", "memory\nMiB"), cells, styles)
+    show_table(out_console, ("cut", *names.values(), "round", "memory\nMB"), cells, styles)
     if not all(row["fits"] for row in rows):
         out_console.print("! does not fit into the device's memory")
     if best is None:

@@ -78,16 +78,15 @@ def _show_clients(answer: Any) -> None:
         "waits: for the main server, which serves one batch at a time" if queued else "the main server's cycles in G/s"
     )
     out_console.print(
-        f"each client{which if answer.num_samples > 1 else ''}; {server}; seconds of training and upload",
+        f"each client{which if answer.num_samples > 1 else ''}; {server}; end s: when training and upload are over",
     )
     rows = []
     for client in answer.clients:
-        total_s = sum(client.seconds.values()) - client.seconds["model_down"]
         held = f"{client.bottleneck.replace('_', ' ')} ({seconds(client.seconds[client.bottleneck], 4)})"
         weight = "-" if client.weight is None else percent(client.weight, 1)
         server = significant(client.seconds["waiting"]) if queued else giga(client.server_hz)
         first = (client.name.removeprefix("client "), str(client.cut), server)
-        rows.append((*first, *(_radio_cells(client) if radio else ()), significant(total_s), weight, held))
+        rows.append((*first, *(_radio_cells(client) if radio else ()), significant(client.ends_s), weight, held))
     show_table(
         out_console,
         (
@@ -95,7 +94,7 @@ def _show_clients(answer: Any) -> None:
             "cut",
             "waits" if queued else "G/s",
             *((band, "up W", "down W") if radio else ()),
-            "seconds",
+            "end s",
             "weight",
             "longest phase",
         ),

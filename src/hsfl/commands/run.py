@@ -87,7 +87,10 @@ def run_command(
         console = err_console if as_json else out_console
         if not quiet:
             say_compiling(console, [settings.allocation.policy])
-        summary = loop.train_run(settings, folder, resume, observer(console, quiet))
+        try:
+            summary = loop.train_run(settings, folder, resume, observer(console, quiet))
+        except loop.RunStopped as stop:
+            summary = stop.summary
     page = write_page_beside(folder)
     if as_json:
         print_json(asdict(summary) | {"folder": str(folder), "report": None if page is None else str(page)})

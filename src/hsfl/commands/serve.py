@@ -207,16 +207,22 @@ def deploy_demo_command(
         demo.prepare()
         transport = "plaintext" if insecure else "mutual TLS"
         out_console.print(
-            f"starting a main server, an edge server and {len(CLIENTS)} clients, {transport}; logs are in {out}",
+            f"starting a main server, an edge server and {len(CLIENTS)} clients, {transport}; logs are in {out}. "
+            f"Each of the {2 + len(CLIENTS)} processes loads PyTorch first, which may take longer than the rounds.",
+            soft_wrap=True,
         )
         status_call = f"hsfl status {out / 'main.toml'}{' --insecure' if insecure else ''}"
         out_console.print(
             f"look on from another terminal: {status_call}, or hsfl report --watch {demo.run_folder}",
             soft_wrap=True,
         )
+        out_console.print("the main server's log until the first round has ended:")
         try:
             demo.start()
-            demo.follow(lambda record: out_console.print(_round_text(record, rounds)))
+            demo.follow(
+                lambda record: out_console.print(_round_text(record, rounds)),
+                lambda line: out_console.print(f"  {line}", soft_wrap=True),
+            )
         finally:
             demo.stop()
     say_page(write_page_beside(demo.run_folder))

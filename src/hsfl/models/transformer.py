@@ -79,7 +79,9 @@ def gpt(
     """For blocks of tokens: an embedding, `depth` blocks, and a number for each token of the vocabulary; `depth + 2` units."""
     chosen = options or GPTOptions()
     if len(input_shape) != 1:
-        raise InputError(f"gpt takes blocks of tokens, not samples of {input_shape}; choose text, or another model")
+        raise InputError(
+            f"gpt takes blocks of tokens, not samples of {input_shape}; choose text, or another model (for a cost table --input is their length)"
+        )
     width = chosen.width
     embedding = named(tokens=nn.Embedding(num_classes, width), places=Places(input_shape[0], width))
     head = named(norm=nn.LayerNorm(width), linear=nn.Linear(width, num_classes, bias=False))

@@ -1,7 +1,8 @@
 """What `auto` becomes: the same means for every framework.
 
-Frameworks with a copy for each client on the main server (HSFL, SplitFed V1, FSL, FL) get the proposed allocation, the others the
-whole band and server in turns (`even`). A framework whose clients have cuts of their own gets planned cuts, one with one cut for
+Frameworks with a copy for each client on the main server (HSFL, SplitFed V1, FSL, FL) get the proposed allocation, the others
+the even one (`even`): turns at the whole band and server (SL, CPSL), or a share of the band for clients that go in step (SplitFed V2, PSL,
+LocFedMix-SL). A framework whose clients have cuts of their own gets planned cuts, one with one cut for
 all its fastest. With `allocation.policy = "own"` a framework is as its authors published it: one cut for all is then the deepest
 that every client can hold, but CPSL, which chooses its cut by its own method, chooses it here, too.
 

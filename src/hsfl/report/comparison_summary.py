@@ -173,13 +173,19 @@ def gain_sentences(comparison: Comparison) -> list[str]:
         ratios = {label: significant(rounds_s[label] / reference_s, 3) for label in other_labels if rounds_s[label]}
         clauses = [f"{names[label]} {seconds(rounds_s[label], 3)} ({ratio} times)" for label, ratio in ratios.items()]
         sentences.append(f"Mean round: {between.join([f'{names[reference]} {seconds(reference_s, 3)}', *clauses])}.")
+    idle = [names[label] for label, round_s in rounds_s.items() if not round_s]
+    if idle:
+        budget = f" within the budget of {seconds(comparison.common_s, 3)}" if comparison.end_together else ""
+        sentences.append(f"{between.join(idle)} made no round{budget}.")
+    if comparison.runs_of(reference)[0].framework != PROPOSED:
+        sentences.append(f"The reference is {names[reference]}: the others are compared with it.")
     title = "accuracy" if comparison.metric == ACCURACY else comparison.metric.title
     if values[reference] is not None:
         clauses = [
             f"{names[label]} {_metric_text(comparison.metric, values[label])}" for label in (reference, *other_labels)
         ]
         sentences.append(
-            f"After {seconds(comparison.common_s, 3)} of simulated time, {title}: {between.join(clauses)}."
+            f"After {seconds(comparison.common_s, 3)} of simulated time, last {title}: {between.join(clauses)}."
         )
     reached = {label: _times_reached(comparison, label) for label in other_labels}
     sooner = [

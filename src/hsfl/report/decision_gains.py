@@ -8,6 +8,7 @@ decision without such a pair is not told.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from hsfl.formats import percent, seconds, significant
 from hsfl.report.compared_runs import built_in
@@ -15,6 +16,7 @@ from hsfl.report.comparison import Comparison
 from hsfl.tasks import ACCURACY
 
 PROPOSED_POLICY = "proposed"
+DECISIONS = ("allocation.policy", "fleet.cuts", "fleet.one_cut")  # the settings of the decisions that are told
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class _Contender:
     has_own_cuts: bool
     splits: bool
     cuts: dict[int, list[int]]  # [K] by seed
+    others: dict[str, Any]  # its own settings of anything else
     round_s: float  # the mean over runs and rounds
 
 
@@ -49,14 +52,16 @@ def decision_gains(comparison: Comparison) -> list[DecisionGain]:
             a.has_own_cuts and not b.has_own_cuts and a.splits and b.splits and a.policy == b.policy
         ),
         "the allocation": lambda a, b: a.framework == b.framework and a.policy == PROPOSED_POLICY != b.policy,
-        "splitting": lambda a, b: a.splits and not a.has_own_cuts and not b.splits and a.policy == b.policy,
+        "splitting": lambda a, b: (
+            a.splits and not a.has_own_cuts and not b.splits and a.policy == b.policy and a.cuts != b.cuts
+        ),
     }
     return [
         DecisionGain(_full_name(decision, a, b), a.label, b.label, a.round_s, b.round_s)
         for decision, differ in pairs.items()
         for a in contenders
         for b in contenders
-        if differ(a, b)
+        if differ(a, b) and a.others == b.others
     ]
 
 
@@ -79,7 +84,7 @@ def decision_sentences(comparison: Comparison) -> list[str]:
         value, other_value = values[gain.label], values[gain.without]
         if value is not None and other_value is not None and comparison.metric == ACCURACY:
             points = percent(value - other_value, 1, sign=True).removesuffix("%").strip()
-            sentence += f"; at {seconds(comparison.common_s, 3)}, {points} points of accuracy"
+            sentence += f"; at {seconds(comparison.common_s, 3)}, {points} points of last accuracy"
         sentences.append(f"{sentence}.")
     return sentences
 
@@ -99,5 +104,6 @@ def _contenders(comparison: Comparison) -> Iterator[_Contender]:
             row.own_cuts,
             row.timing.cut == "any",
             {run.seed: first.cuts for run in runs for first in run.records[:1]},
+            {name: value for name, value in runs[0].own_settings.items() if name not in DECISIONS},
             fmean(run.sim_time_s / len(run.records) for run in runs),
         )

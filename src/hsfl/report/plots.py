@@ -1,5 +1,6 @@
 """Figures of a comparison: learning over simulated time and over rounds, and a Gantt chart of a round for each label."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array = np.ndarray
+LOSSES = ("train_loss", "test_loss")
 Y_LABELS = {
     "test_accuracy": "test accuracy (%)",
     "balanced_accuracy": "balanced test accuracy (%)",
@@ -71,7 +73,7 @@ def learning_figure(comparison: Comparison, quantity: str | None = None) -> "Fig
     metric by which labels are compared."""
     quantity = quantity or comparison.metric.name
     metrics = {metric.name: metric for metric in comparison.runs[0].metrics}
-    known_name("quantity", quantity, [*QUANTITIES, *metrics])
+    known_name("quantity", quantity, dict.fromkeys([*QUANTITIES, *metrics]))
     mpl = matplotlib()
     unit_s, unit = time_unit(max(run.end_s for run in comparison.runs))
     y_scale = 100.0 if quantity in metrics and metrics[quantity].percent else 1.0
@@ -81,6 +83,8 @@ def learning_figure(comparison: Comparison, quantity: str | None = None) -> "Fig
         time_axes, round_axes = figure.subplots(1, 2, sharey=True)
         over_time = _draw_curves(time_axes, comparison, quantity, "time", (1 / unit_s, y_scale), styles)
         over_rounds = _draw_curves(round_axes, comparison, quantity, "rounds", (1.0, y_scale), styles)
+        if y_scale == 100.0 or quantity in LOSSES:
+            _end_axis_at_limits(time_axes, 0.0, 100.0 if y_scale == 100.0 else math.inf)
         ends = over_time.ends
         time_axes.set_xlim(0, 1.01 * max((end.x for end in ends), default=1.0))  # room for the last marker
         round_axes.set_xlim(left=0)
@@ -98,6 +102,14 @@ def learning_figure(comparison: Comparison, quantity: str | None = None) -> "Fig
         add_side_legend(figure, handles, texts)
         figure.supxlabel(_seeds_note(comparison), fontsize=8, color=FAINT)
     return figure
+
+
+def _end_axis_at_limits(axes: "Axes", least: float, most: float) -> None:
+    """End the axis a little beyond the most and the least that a value can be: intervals of few seeds reach far beyond."""
+    low, high = axes.get_ylim()
+    low, high = max(low, least), min(high, most)
+    room = 0.03 * (high - low)  # for markers
+    axes.set_ylim(low - room if low == least else low, high + room if high == most else high)
 
 
 class _End(NamedTuple):
@@ -152,7 +164,7 @@ def _legend_texts(comparison: Comparison, over_time: list[int], over_rounds: lis
     """The labels' names, a line for each setting, and with which curve each coincides."""
     names = [escape_dollars(comparison.name(label)) for label in comparison.labels]
     notes = coincidence_notes(names, ("over time", over_time), ("over rounds", over_rounds))
-    texts = [re.sub(r", |,(?=\w+\.)", ",\n", name) for name in names]
+    texts = [re.sub(r",(?=\w+\.)", ",\n", name) for name in names]
     runs = [comparison.runs_of(label) for label in comparison.labels]
     notes = [
         note if any(run.records for run in label_runs) else "no round in the budget"

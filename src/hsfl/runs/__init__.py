@@ -36,6 +36,7 @@ OFFERED = {  # to other folders, by module
     ),
     "loop": (
         "make_clock",
+        "RunStopped",
         "train_run",
     ),
     "planned_extras": ("planned_extras",),

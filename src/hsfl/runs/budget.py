@@ -48,4 +48,4 @@ def budget_for_all_rounds_s(clock: RoundClock) -> float:
 def budget_too_short_note(clock: RoundClock) -> str:
     """What to say where not even the first round fits."""
     budget_s = clock.job.config.train.budget_s
-    return f"round 1 takes {seconds(clock.full_s(0), 4)} but train.budget_s is {budget_s:g}; nothing is trained"
+    return f"round 1 takes {seconds(clock.full_s(0), 4)} but the budget is {budget_s:g} s, so nothing is trained; train.budget_s sets another"

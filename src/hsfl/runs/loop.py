@@ -56,7 +56,8 @@ def train_run(
     model: SplitModel | None = None,
     cuts: CutsRecord | None = None,
 ) -> Summary:
-    """Train as the config says and write the run folder `out`. Ctrl-C ends the run cleanly, so that it can go on later.
+    """Train as the config says and write the run folder `out`. Where Ctrl-C or another signal stops the run, `RunStopped` is raised once
+    all is written, so that the run can go on later.
 
     resume: True goes on from the folder's checkpoint, or begins anew where the run stopped before its first checkpoint; None
         goes on where there is a checkpoint and begins otherwise; False begins in an empty folder.
@@ -75,11 +76,14 @@ def train_run(
                 observer.warns(memory_note)
             framework = find_framework(config.framework)(bench.task)
             clock = make_clock(bench, framework)
-            return _train(Parts(bench, engine, framework, clock, folder, observer), going_on)
+            summary, signal_number = _train(Parts(bench, engine, framework, clock, folder, observer), going_on)
+    if signal_number is not None:
+        raise RunStopped(summary, signal_number)
+    return summary
 
 
-def _train(parts: Parts, going_on: bool) -> Summary:
-    """Make all rounds, then write the last model and the summary."""
+def _train(parts: Parts, going_on: bool) -> tuple[Summary, int | None]:
+    """Make all rounds, then write the last model and the summary. Returns the signal that stopped the run, too, if one did."""
     config, clock, folder, observer = parts.config, parts.clock, parts.folder, parts.observer
     if not going_on:
         clock.round(0, clock.chosen(0))  # settings of which no round can be made leave no folder behind
@@ -122,7 +126,8 @@ def _train(parts: Parts, going_on: bool) -> Summary:
             status = "diverged"
         finally:
             observer.run_ends()
-        return _finish_run(parts, position, status)
+        summary = _finish_run(parts, position, status)
+    return summary, interruptible.number if status == "interrupted" else None
 
 
 def make_clock(bench: Bench, framework: Framework) -> RoundClock:
@@ -298,12 +303,24 @@ SIGNALS = tuple(  # Ctrl-C, an order to stop, a lost connection
 )
 
 
+class RunStopped(KeyboardInterrupt):
+    """A signal stopped a run, and all that it had reached is in its folder."""
+
+    def __init__(self, summary: Summary, number: int) -> None:
+        super().__init__(summary, number)
+        self.summary, self.number = summary, number
+
+    def __str__(self) -> str:
+        return f"stopped after round {self.summary.rounds}, which is saved; the run can go on (resume)"
+
+
 class Interruptible:
     """While this context is entered, a signal to stop raises KeyboardInterrupt inside `with interruptible():`; anywhere else the
     signal waits until the next such block begins."""
 
     def __enter__(self) -> "Interruptible":
         self._armed = self._pending = False
+        self.number = int(signal.SIGINT)  # of the signal that came last
         self._before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             self._before = {
@@ -316,7 +333,7 @@ class Interruptible:
             signal.signal(number, handler)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        self._pending = True
+        self._pending, self.number = True, number
         if self._armed:
             self._armed = False  # first, so that a second signal cannot cut the writing short
             raise KeyboardInterrupt

@@ -10,6 +10,7 @@ from urllib.request import urlopen
 import pytest
 
 from hsfl.deploy import client
+from hsfl.deploy.demo import Demo
 from hsfl.deploy.main.status import ask_status
 from hsfl.deploy.settings import MainSettings
 from hsfl.deploy.trust.authority import Authority
@@ -96,11 +97,29 @@ def test_no_server_no_status() -> None:
         asyncio.run(ask_status(MainSettings(listen="127.0.0.1:9"), None))
 
 
+def test_until_its_first_round_the_demo_shows_what_the_main_server_says(tmp_path: Path) -> None:
+    class Main:
+        polls, returncode = 0, 0
+
+        def poll(self) -> int | None:
+            """As each look begins, the log has grown by a line and a half."""
+            self.polls += 1
+            with (tmp_path / "main.log").open("a") as log:
+                log.write(f"whole {self.polls}\nha" if self.polls % 2 else "lf\n")
+            return 0 if self.polls == 3 else None
+
+    said: list[str] = []
+    demo = Demo(tmp_path, processes={"main": Main()})  # type: ignore[dict-item]
+    demo.follow(lambda record: None, said.append)
+    assert said == ["whole 1", "half", "whole 3"]
+
+
 @pytest.mark.slow
 def test_the_demo_ends_with_a_page(tmp_path: Path) -> None:
     answer = hsfl("deploy-demo", "--out", tmp_path / "demo", "--rounds", 2)
     assert answer.code == 0, answer
     assert "round 2/2" in answer.out
+    assert "main: client joins" in answer.out
     run = tmp_path / "demo" / "run"
     assert "measured / modelled" in (run / "report.html").read_text()
     assert read_json(run / "summary.json")["status"] == "finished"

@@ -64,6 +64,12 @@ class Crash(loop.Observer):
             raise SystemExit
 
 
+def stop_in_round(number, config, folder):
+    with pytest.raises(loop.RunStopped) as caught:
+        loop.train_run(config, folder, observer=CtrlC(in_round=number))
+    return caught.value.summary
+
+
 @pytest.mark.parametrize("changes", CASES, ids=lambda changes: "-".join(word.split("=")[1] for word in changes))
 def test_stopped_and_resumed_equals_never_stopped(tmp_path, changes):
     config = tiny(*HARD, *changes)
@@ -71,7 +77,7 @@ def test_stopped_and_resumed_equals_never_stopped(tmp_path, changes):
     loop.train_run(config, tmp_path / "again")
     assert_same_run(tmp_path / "whole", tmp_path / "again")
 
-    stopped = loop.train_run(config, tmp_path / "stopped", observer=CtrlC(in_round=2))
+    stopped = stop_in_round(2, config, tmp_path / "stopped")
     assert (stopped.status, stopped.rounds) == ("interrupted", 1)
     assert numbers(tmp_path / "stopped") == numbers(tmp_path / "whole")[:1]
     resumed = loop.train_run(config, tmp_path / "stopped", resume=True)
@@ -87,7 +93,7 @@ def test_another_seed_gives_other_bits(tmp_path):
 
 def test_ctrl_c_in_the_first_round_leaves_a_whole_folder(tmp_path):
     loop.train_run(tiny(), tmp_path / "whole")
-    stopped = loop.train_run(tiny(), tmp_path / "run", observer=CtrlC(in_round=1))
+    stopped = stop_in_round(1, tiny(), tmp_path / "run")
     assert (stopped.status, stopped.rounds, stopped.test_accuracy, stopped.best_round) == ("interrupted", 0, None, None)
     assert (tmp_path / "run/model.safetensors").exists()
     loop.train_run(tiny(), tmp_path / "run", resume=True)
@@ -128,7 +134,7 @@ def folder_bytes(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("stopped") / "run"
-    loop.train_run(tiny(), folder, observer=CtrlC(in_round=3))
+    stop_in_round(3, tiny(), folder)
     return folder
 
 

@@ -127,6 +127,8 @@ def test_a_name_means_one_thing() -> None:
         settled("Ours=hsfl,train.lr=0.2", stored=stored)
     with raises(InputError, "stands twice", "hsfl,fleet.cuts=max_cut", "settings of hsfl"):
         settled("hsfl", "hsfl,fleet.cuts=max_cut")
+    with raises(InputError, "stands twice", "hsfl,fleet.cuts=planned", "settings of hsfl"):  # a default, written out
+        settle_contenders(tiny("fleet.cuts=auto"), ["hsfl", "hsfl,fleet.cuts=planned"], {}, OUT)
     with raises(InputError, "stands twice", "Ours"):
         settled("hsfl", "Ours=hsfl")
     with raises(InputError, "called HSFL", "another name"):

@@ -242,9 +242,9 @@ def _most_pressed(clients: list[ClientPlan]) -> ClientPlan:
     apart from the server's work."""
     if all(client.weight is not None for client in clients):
         return max(clients, key=lambda client: client.weight or 0.0)
-    ends_s = {client.client: sum(client.seconds.values()) - client.seconds["model_down"] for client in clients}
-    last = [client for client in clients if ends_s[client.client] >= (1 - 1e-6) * max(ends_s.values())]
-    return max(last, key=lambda client: ends_s[client.client] - client.seconds["server"])
+    last_s = max(client.ends_s for client in clients)
+    last = [client for client in clients if client.ends_s >= (1 - 1e-6) * last_s]
+    return max(last, key=lambda client: client.ends_s - client.seconds["server"])
 
 
 def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:
@@ -254,7 +254,7 @@ def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:
             "a plan takes all clients to take part in every round, but train.clients_per_round or train.drop_rate leaves some "
             "out: a run's rounds will be shorter"
         )
-    longest_s = max(sum(client.seconds.values()) - client.seconds["model_down"] for client in clients)
+    longest_s = max(client.ends_s for client in clients)
     tau_s = train.tau_s
     if tau_s is not None and longest_s > tau_s:
         notes.append(

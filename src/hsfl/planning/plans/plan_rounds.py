@@ -54,6 +54,11 @@ class ClientPlan:
     weight: float | None  # how much of the round hangs on this client; weights sum to 1; None unless cycles are optimal
     name: str = ""  # of its device; without one, `client 3`
 
+    @property
+    def ends_s(self) -> float:
+        """When the client's training and upload are over; the download of the model follows once all clients have ended."""
+        return sum(self.seconds.values()) - self.seconds["model_down"]
+
 
 class PlanRounds(Protocol):
     """What a plan asks of its rounds. Cuts are [K]; a mean is in seconds over all samples."""

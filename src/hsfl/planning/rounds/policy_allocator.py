@@ -1,7 +1,7 @@
 """Policies in a run: cycles, subchannels and power allocated every round, with the proven gap.
 
 A policy allocates for the frameworks that train a copy per client (HSFL, SplitFed V1, FSL, FL). The other frameworks keep the
-even allocation, in which each turn has the whole band and server; only CPSL has a policy of its own (`cpsl_policy`). The policy `own` is the
+even allocation: each turn has the whole band and server, and where all go in step they share the band; only CPSL has a policy of its own (`cpsl_policy`). The policy `own` is the
 allocation that a framework's authors chose, and the even one where they chose none.
 """
 
@@ -39,10 +39,6 @@ def policy_notes(config: RunConfig) -> list[str]:
     if not row.copy_per_client and not takes_turns(config):
         allocated = ", ".join(copy_per_client_names())
         return [f"allocation.policy={name} is for {allocated}; {config.framework} keeps the even allocation"]
-    if row.timing.server == "own":
-        return [
-            f"every client of {config.framework} has a server of its own; the policy {name} moves no cycles between them"
-        ]
     if row.own_cuts and config.fleet.cuts == "max_cut":
         return [f"every client's cut is its deepest; with fleet.cuts=planned the policy {name} chooses the cuts, too"]
     return []

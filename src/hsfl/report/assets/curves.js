@@ -96,6 +96,8 @@ function interval(points, slot, place, count, px, py) {
 
 const errorBar = (x, low, high, colour) => s("path", { class: "interval", d: `M${x} ${low}V${high}M${x - 3} ${low}h6M${x - 3} ${high}h6`, style: `stroke:${colour}` });
 
+const ANY_VALUE = [-Infinity, Infinity];
+
 // For each curve, the number of the first curve that it coincides with, its own number if there is none. Curves coincide if they are
 // the same wherever both are known.
 function liesOn(curves) {
@@ -124,11 +126,12 @@ function coincidenceNote(firsts, names) {
   return [...groups].map(([of, all]) => `${all.length > 1 ? `${all.slice(0, -1).join(", ")} and ${all[all.length - 1]} lie` : `${all[0]} lies`} on ${names[of]}.`).join(" ");
 }
 
-// From the lowest to the highest value, with the ends of all intervals; room beyond them, though not below 0 or above 100 % where nothing is.
-function yRange(points, fraction, target) {
+// From the lowest to the highest value, with the ends of all intervals; room beyond them, though not below 0 where nothing is. Of few seeds an
+// interval may end where no value can be: the axis ends at the least and the most that a value can be.
+function yRange(points, [least, most], target) {
   const low = Math.min(...points.map((point) => point.low ?? point.y), target ?? Infinity), high = Math.max(...points.map((point) => point.high ?? point.y), target ?? -Infinity);
   const slack = (high - low || Math.abs(high) || 1) * 0.06, from = low - slack, to = high + slack;
-  return [low < 0 ? from : Math.max(0, from), fraction && high <= 100 ? Math.min(100, to) : to];
+  return [Math.max(low < 0 ? least : 0, from), Math.min(most, to)];
 }
 
 function curveChart(holder, quantity, over, allSeries, target) {
@@ -138,7 +141,7 @@ function curveChart(holder, quantity, over, allSeries, target) {
   const curves = allSeries.map((series) => ({ series, points: pointsOf(series, quantity, over, xUnit, yScale) })).filter((curve) => curve.points.length);
   const width = Math.max(280, holder.clientWidth - 26), height = 236, left = 46, right = 10, top = 10, bottom = 40;
   const name = `${quantityTitle(quantity)} over ${over === "time" ? "simulated time" : "rounds"}`;
-  const [low, high] = yRange(curves.flatMap(({ points }) => points), fraction, aim);
+  const [low, high] = yRange(curves.flatMap(({ points }) => points), fraction ? [0, 100] : quantity.endsWith("_loss") ? [0, Infinity] : ANY_VALUE, aim);
   const farthest = Math.max(...curves.map(({ points }) => points[points.length - 1].x));
   const px = scale(over === "time" ? 0 : Math.min(1, farthest - 1), farthest, left, width - right), py = scale(low, high, height - bottom, top);
 

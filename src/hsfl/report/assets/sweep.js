@@ -46,7 +46,7 @@ function sweepChart(holder, sweep, metric, panel, curves) {
   const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "data-sweep": metric.key });
   if (!drawn.length) return svg;
   const allPoints = metric.panels.flat().flatMap(({ mean, low, high }) => mean.map((y, i) => ({ y, low: low[i], high: high[i] }))).filter((point) => point.y !== null);
-  const [low, high] = yRange(allPoints, false, null), py = scale(low, high, height - bottom, top);
+  const [low, high] = yRange(allPoints, ANY_VALUE, null), py = scale(low, high, height - bottom, top);
   for (const y of ticks(low, high, 5)) {
     svg.append(s("line", { class: "gridline", x1: left, x2: width - right, y1: py(y), y2: py(y) }), s("text", { x: left - 6, y: py(y) + 4, "text-anchor": "end" }, digits(y, 4)));
   }

@@ -223,5 +223,4 @@ def run_or_resume(
     check_plugins(path, config)
     if _has_ended(folder):
         return
-    if train_run(config, path, None, observer, dataset, model, cuts).status == "interrupted":
-        raise KeyboardInterrupt
+    train_run(config, path, None, observer, dataset, model, cuts)

@@ -15,6 +15,7 @@ from typing import Any
 from hsfl.config import RunConfig, flatten
 from hsfl.errors import InputError
 from hsfl.framework_table import METHODS, PROPOSED
+from hsfl.planning.fair_defaults import without_auto
 from hsfl.planning.rounds.allocators import own_policy
 from hsfl.runs.run_folder.folder import plain_name
 from hsfl.runs.run_folder.records import ContenderRecord
@@ -39,15 +40,17 @@ def settle_contenders(
         label: ContenderRecord("", "", asked.framework, _own_settings(base, asked.text), asked.text, asked.is_named)
         for label, asked in zip(labels_of(texts), map(read_contender, texts))
     }
-    labels = {_identity(record): label for label, record in reversed(records.items())}
-    for label, record in records.items():
-        if (twin := labels[_identity(record)]) != label:
+    firsts: dict[str, str] = {}
+    for label, record in records.items():  # a default that is written out makes no other contender
+        twin = firsts.setdefault(without_auto(contender(base, record.text)).model_dump_json(), label)
+        if twin != label:
             raise InputError(f"a contender stands twice: {label} has the settings of {twin}; name each once")
         if label in stored and _identity(stored[label]) != _identity(record):
             raise InputError(
                 f"{label} is {stored[label].text} in {out}, not {record.text}; give it another name, or choose another --out"
             )
-    records |= {label: record for label, record in stored.items() if _identity(record) not in labels}
+    asked = {_identity(record) for record in records.values()}
+    records |= {label: record for label, record in stored.items() if _identity(record) not in asked}
     folders = {_identity(record): record.folder for record in stored.values()}
     names, words = _choose_names(records, base.allocation.policy)
     settled: dict[str, ContenderRecord] = {}
