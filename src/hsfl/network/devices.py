@@ -199,8 +199,8 @@ def _between(limits: Range, what: str, uniform: Array) -> Array:
 
 def with_heterogeneity(fleet: Fleet, heterogeneity: float) -> Fleet:
     """The same devices, their speeds and powers nearer to the fleet's mean (0: all equal, 1: as they are)."""
-    spread = {name: _spread(getattr(fleet, name), heterogeneity) for name in ("cpu_hz", "max_power_w")}
-    return replace(fleet, **spread)
+    cpu_hz, max_power_w = (_spread(values, heterogeneity) for values in (fleet.cpu_hz, fleet.max_power_w))
+    return replace(fleet, cpu_hz=cpu_hz, max_power_w=max_power_w)
 
 
 def _spread(values: Array, heterogeneity: float) -> Array:

@@ -174,7 +174,7 @@ class CutPlanner:
         service = network.service if server_is_queue(network) else None
         servers = Servers(main_hz=self.main_flops_per_s, service=service, work=self.main_work)
         delay_s = self._rates_of_seats("delay_s") if self.measured else None
-        links = Measured(Rates(*(table[name] for name in RATES), delay_s))
+        links = Measured(Rates(**{name: table[name] for name in RATES}, delay_s=delay_s))
         return World(self.cost, fleet, servers, links, None, self.config.fleet_seed, 0.0)
 
     def up_share(self, seat: int, up_bytes: int, down_bytes: int, num_steps: int) -> float:

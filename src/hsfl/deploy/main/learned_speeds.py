@@ -8,6 +8,7 @@ Legend: C cuts.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from hsfl.deploy.wire.client_messages import OwnSpeeds
 from hsfl.deploy.wire.message_fields import HIGHEST_RATE, LOWEST_RATE
@@ -54,7 +55,7 @@ def learned(
 ) -> OwnSpeeds:
     """A client's speeds after a round. sample_flops: the work of its units for a sample. phases: measured seconds. sent: bytes of smashed
     data (`up`), of gradients (`down`) and of the head (`head`, each way). Seconds may be anything that a client claims."""
-    better: dict[str, float] = {}
+    better: dict[str, Any] = {}
     if sample_flops * num_samples > 0 and phases["client"] > 0:
         better["flops_per_s"] = blended(own.flops_per_s, sample_flops * num_samples / phases["client"])
     moved = [

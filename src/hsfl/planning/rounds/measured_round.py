@@ -25,10 +25,10 @@ Array = np.ndarray
 def measured_rounds(task: CutTask, draws: RoundDraw) -> MeasuredRounds:
     """Seconds and cycles of every client at every cut, for draws [S, ...]."""
     world = task.world
-    cost, fleet, rates = world.cost, world.fleet, draws.rates
-    assert rates is not None, "measured links draw rates"
+    cost, fleet = world.cost, world.fleet
+    assert draws.rates is not None, "measured links draw rates"
     batches, size = task.num_batches[:, None], task.batch_size  # [K, 1]
-    speed, rates = draws.cpu_hz * fleet.flops_per_cycle, rates.map(lambda array: array[..., None])
+    speed, rates = draws.cpu_hz * fleet.flops_per_cycle, draws.rates.map(lambda array: array[..., None])
     own_s = duration_s(batches * size * client_work(cost, fleet.work).both, speed[..., None])
     own_s = own_s + batches * transfer_s(size * cost.smashed_bits, rates.main_up_bps, rates.delay_s)
     own_s = own_s + batches * transfer_s(size * cost.gradient_bits, rates.main_down_bps, rates.delay_s)
@@ -44,6 +44,7 @@ def mean_speed_cuts(task: CutTask) -> Array:
     assert isinstance(world.links, Measured)
     draw, past = RoundDraw(world.fleet.cpu_hz, rates=world.links.rates), world.recorded
     cpu_hz, rates = (draw.cpu_hz, draw.rates) if past is None else (past.cpu_hz.mean(axis=0), past.rates)
+    assert rates is not None, "a history over measured links has rates"
     mean_rates = rates.map(lambda array: np.atleast_2d(array).mean(axis=0)[None])
     mean = measured_rounds(task, RoundDraw(cpu_hz[None], rates=mean_rates))
     return best_measured_round(mean.own_s[0], mean.work_cycles, mean.down_s[0], mean.rows, mean.main_hz, 1e-5).cuts
