@@ -9,11 +9,14 @@ os.environ["OMP_NUM_THREADS"] = "1"  # for torch here and in the processes that 
 
 import pytest
 import torch
+from hypothesis import settings
 
 from hsfl.runs import loop
 from tests.small_runs import leave_undrawn, tiny
 
 torch.set_num_threads(1)
+settings.register_profile("busy", deadline=None)  # a busy machine is no error
+settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session")

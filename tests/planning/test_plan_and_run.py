@@ -158,5 +158,5 @@ def test_a_plan_says_what_a_run_does_otherwise() -> None:
 def test_a_config_that_is_given_is_planned_as_the_words_it_was_read_from() -> None:
     words = [*settings(), "allocation.samples=1"]
     for more in ([], ["allocation.policy=even"]):
-        given, read = package.plan(tiny(*words[-1:], *more)), package.plan(None, [*words, *more])
+        given, read = package.plan(tiny("fleet.cuts=auto", *words[-1:], *more)), package.plan(None, [*words, *more])
         assert (given.policy, given.cuts, given.round_s) == (read.policy, read.cuts, read.round_s)
