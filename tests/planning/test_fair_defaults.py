@@ -39,6 +39,21 @@ def test_what_auto_becomes(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "asked", "became"),
+    [
+        ("cnn", "auto", "channels_last"),
+        ("mobilenet_v2", "auto", "channels_last"),
+        ("resnet18", "auto", "contiguous"),
+        ("resnet18", "channels_last", "channels_last"),
+        ("cnn", "contiguous", "contiguous"),
+    ],
+)
+def test_how_images_lie_is_the_models(name: str, asked: str, became: str) -> None:
+    config = silent(f"model.name={name}", f"model.memory_format={asked}")
+    assert without_auto(config).model.memory_format == became
+
+
+@pytest.mark.parametrize(
     ("words", "one_cut"),
     [
         (["fleet.cuts=[2, 1, 3]"], 1),

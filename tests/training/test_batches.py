@@ -14,8 +14,9 @@ from hsfl.data.passes import RoundSteps, batches_of_pass, samples_of_round
 from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
 from hsfl.rng import stream
+from hsfl.runs.client_data import read_data
 from hsfl.runs.prepare import prepare
-from hsfl.training.batches import Feed, Images, PlannedBatch, pass_positions, resized
+from hsfl.training.batches import MEMORY_FORMATS, Feed, Images, PlannedBatch, pass_positions, resized
 from hsfl.training.step import StepKey
 from tests.small_runs import tiny
 
@@ -218,3 +219,32 @@ def test_every_framework_sees_the_same_batches(framework):
         assert len(fed) == len(got[key]) == 1
         assert fed[0][0] == got[key][0][0]
         assert torch.equal(fed[0][1], got[key][0][1])
+
+
+@given(
+    size=st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(1, 4), st.integers(1, 4)),
+    last=st.booleans(),
+    is_bytes=st.booleans(),
+    mean=st.sampled_from([(), (0.5,)]),
+)
+def test_images_lie_as_asked_and_are_the_same_numbers(size, last, is_bytes, mean):
+    x = torch.randint(256, size, dtype=torch.uint8) if is_bytes else torch.randn(size)
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    images = Images(x, torch.zeros(size[0], dtype=torch.int64), mean * size[1], mean * size[1])
+    made = images.floats(x)
+    for name, memory_format in MEMORY_FORMATS.items():
+        like = replace(images, memory_format=name).floats(x)
+        assert torch.equal(like, made)
+        assert like.stride() == torch.empty(size, memory_format=memory_format).stride()
+        assert like.data_ptr() != x.data_ptr() or not like.numel()  # a model may change its input in place
+
+
+@pytest.mark.parametrize(("name", "strides"), [("cnn", (64, 1, 8, 1)), ("resnet18", (64, 64, 8, 1))])
+def test_a_model_decides_how_its_images_lie_whatever_the_files_have(name, strides):
+    config = tiny(f"model.name={name}")
+    dataset = read_data(config)
+    n = len(dataset.train_x)
+    for order in ((64, 64, 8, 1), (64, 1, 8, 1)):  # as digits have it, and as MNIST's files would
+        x = np.lib.stride_tricks.as_strided(dataset.train_x, (n, 1, 8, 8), order)
+        feed = prepare(config, replace(dataset, train_x=x)).task.feed
+        assert feed.batch(feed.batches_of_round(0, 0, 4, 1.0)[0])[0].stride() == strides

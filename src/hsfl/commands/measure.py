@@ -94,6 +94,7 @@ def measure_command(
             fleet_file.check_device_is_new(out, None if server else device_name)
         from hsfl.config import read_config
         from hsfl.files import write_atomic
+        from hsfl.models.recipes import memory_format_of
         from hsfl.models.zoo import build
         from hsfl.training.speed import machine_memory_bits, training_speed
 
@@ -118,7 +119,10 @@ def measure_command(
             with err_console.status(f"measuring the link to {main} ..."):
                 link = _link(main, device_name, certs)
         with err_console.status(f"training {model_settings.name} for {seconds:g} s ..."):
-            speed = training_speed(split_model.to(settings.device), shape, classes, train, seconds)
+            laid_out = memory_format_of(model_settings)
+            speed = training_speed(
+                split_model.to(settings.device), shape, classes, train, seconds, memory_format=laid_out
+            )
         memory_bits = machine_memory_bits()
         profile = fleet_file.Profile(model_settings.name, train.batch_size, speed.unit_forward_s, speed.unit_backward_s)
         entry = fleet_file.device_entry(device_name, speed.flops_per_s, memory_bits, link, profile)

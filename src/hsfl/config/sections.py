@@ -29,6 +29,9 @@ class ModelConfig(Section):
     stem: Literal["imagenet", "cifar"] = "imagenet"  # cifar: a first layer that keeps small images large
     dropout: float | None = Field(None, ge=0, lt=1)  # where the model has dropout; null keeps the model's own rate
     init_weights: str | None = None  # a state dict in safetensors
+    # How the numbers of an image lie in memory, for every framework and engine alike: contiguous (a plane for each channel) or channels_last
+    # (the channels of a pixel side by side). auto is what is quicker for the model: channels_last for cnn and mobilenet_v2
+    memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
     certify: bool = True  # whether a module that is split is compared with its units before the run (docs/models.md)
 
 

@@ -21,6 +21,7 @@ from hsfl.deploy.model_kit import ModelKit, make_kit
 from hsfl.deploy.settings import ClientSettings, client_data_settings, received_config
 from hsfl.deploy.wire.client_messages import Welcome
 from hsfl.errors import InputError
+from hsfl.models.recipes import memory_format_of
 from hsfl.runs.client_data import divide_samples, read_data
 from hsfl.runs.prepare import make_images
 from hsfl.training.batches import ClientData, Feed, Images
@@ -45,8 +46,15 @@ class ClientSetup:
     def speed(self, seconds: float) -> Speed:
         """How fast this machine trains the model's real units, measured for about so many seconds."""
         kit = self.kit
+        config, laid_out = kit.config, memory_format_of(kit.config.model)
         return training_speed(
-            kit.model, kit.input_shape, kit.num_classes, kit.config.train, seconds, check=check_training
+            kit.model,
+            kit.input_shape,
+            kit.num_classes,
+            config.train,
+            seconds,
+            check=check_training,
+            memory_format=laid_out,
         )
 
 

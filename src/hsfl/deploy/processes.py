@@ -36,6 +36,7 @@ from hsfl.deploy.wire.transport import listen
 from hsfl.errors import InputError
 from hsfl.files import writing
 from hsfl.models.cost_table import measure_cost
+from hsfl.models.recipes import memory_format_of
 from hsfl.planning.world import OPTIMIZER_STATES
 from hsfl.runs.client_data import read_data, sample_facts
 from hsfl.runs.prepare import input_shape, make_images
@@ -122,7 +123,8 @@ def _measured_planner(kit: ModelKit, log: Log) -> CutPlanner:
     """A planner that knows what each cut costs and how fast this machine is."""
     train, shape = kit.config.train, kit.input_shape
     cost = measure_cost(kit.model, shape, train.batch_size, optimizer_states=OPTIMIZER_STATES[train.optimizer])
-    speed = training_speed(kit.model, shape, kit.num_classes, train, SPEED_S)
+    laid_out = memory_format_of(kit.config.model)
+    speed = training_speed(kit.model, shape, kit.num_classes, train, SPEED_S, memory_format=laid_out)
     return CutPlanner(kit.config, cost, speed.flops_per_s, log, work_of_main(speed))
 
 

@@ -8,7 +8,7 @@ Training is in `hsfl.training`; which cut a client gets is decided in `hsfl.plan
 OFFERED = {  # to other folders, by module
     "cost_table": ("BITS_PER_BYTE", "check_sample_shape", "CostTable", "measure_cost", "measure_module"),
     "model_checks": ("check_example", "check_fits", "check_weights", "example"),
-    "recipes": ("find_recipe",),
+    "recipes": ("find_recipe", "memory_format_of"),
     "split.codegen": ("GraphUnit",),
     "split.graph_split": ("split",),
     "split.module_split": ("ModuleSplit",),

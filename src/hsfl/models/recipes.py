@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hsfl import plugins
+from hsfl.config import ModelConfig
 from hsfl.errors import InputError, known_name
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ class Recipe:
     any_shape: bool = False  # takes samples of any shape, else images alone
     has_options: bool = False  # whether it takes the settings under options.<name>
     path: str | None = None  # of the file or folder that describes the model (hf:PATH)
+    channels_last: bool = (
+        False  # whether it trains faster where the channels of a pixel lie side by side (docs/models.md)
+    )
     registered: bool = False  # by a user: then `make(input_shape, num_classes)` makes it, and the data try it
 
     @property
@@ -45,11 +49,13 @@ class Recipe:
 
 
 MODELS = {
-    "resnet18": Recipe("hsfl.models.resnet:resnet18", num_units=10, stem=True),
-    "cnn": Recipe("hsfl.models.zoo:cnn", norms=NORMS, num_units=5, dropout=0.0),
+    "resnet18": Recipe("hsfl.models.resnet:resnet18", num_units=10, stem=True),  # contiguous: the paper's trainings are
+    "cnn": Recipe("hsfl.models.zoo:cnn", norms=NORMS, num_units=5, dropout=0.0, channels_last=True),
     "mlp": Recipe("hsfl.models.zoo:mlp", norms=NORMS, has_norm=False, num_units=3, dropout=0.0, any_shape=True),
     "vgg11_bn": Recipe("hsfl.models.vgg:vgg11_bn", num_units=11, dropout=0.5),
-    "mobilenet_v2": Recipe("hsfl.models.mobilenet:mobilenet_v2", num_units=33, dropout=0.2, stem=True),
+    "mobilenet_v2": Recipe(
+        "hsfl.models.mobilenet:mobilenet_v2", num_units=33, dropout=0.2, stem=True, channels_last=True
+    ),
     "gpt": Recipe(
         "hsfl.models.transformer:gpt", norms=NORMS, has_norm=False, dropout=0.0, any_shape=True, has_options=True
     ),
@@ -69,3 +75,10 @@ def find_recipe(name: str) -> Recipe:
             raise InputError(f"model {name!r} needs a path: write {kind}:PATH")
         return replace(BY_PATH[kind], path=path)
     return MODELS[known_name("model", name, MODELS, plugins.WAY_OUT)]
+
+
+def memory_format_of(model: ModelConfig) -> str:
+    """How the numbers of an image lie in memory: as the setting says, or what `auto` stands for, which the model alone decides."""
+    if model.memory_format != "auto":
+        return model.memory_format
+    return "channels_last" if model.name in MODELS and MODELS[model.name].channels_last else "contiguous"

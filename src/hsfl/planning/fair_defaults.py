@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from hsfl.config import RunConfig
 from hsfl.errors import InputError, install_extra
 from hsfl.framework_table import method
+from hsfl.models.recipes import memory_format_of
 from hsfl.planning.cuts import looks_at_cuts
 from hsfl.planning.rounds.allocators import own_policy
 from hsfl.planning.rounds.cpsl_policy import takes_turns
@@ -38,7 +39,8 @@ def without_auto(config: RunConfig) -> RunConfig:
         allocation = allocation.model_copy(update={"policy": policy})
     if changes:
         fleet = fleet.model_copy(update=changes)
-    return config.model_copy(update={"fleet": fleet, "allocation": allocation})
+    model = config.model.model_copy(update={"memory_format": memory_format_of(config.model)})
+    return config.model_copy(update={"model": model, "fleet": fleet, "allocation": allocation})
 
 
 def one_cut_of(config: RunConfig) -> str | int:

@@ -23,6 +23,7 @@ from hsfl.framework_table import method
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.framework import FrameworkBase, Task
 from hsfl.models.model_checks import check_fits, check_weights
+from hsfl.models.recipes import memory_format_of
 from hsfl.models.split.module_split import ModuleSplit
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
@@ -202,7 +203,8 @@ def make_images(config: RunConfig, dataset: Dataset, side: str) -> Images:
     if config.model.input is not None:
         _, height, width = input_shape(config, dataset)
         samples = resized(samples, (height, width))
-    return Images(samples.to(device), torch.from_numpy(y).to(device), dataset.mean, dataset.std)
+    x_there, y_there = samples.to(device), torch.from_numpy(y).to(device)
+    return Images(x_there, y_there, dataset.mean, dataset.std, memory_format=memory_format_of(config.model))
 
 
 def input_shape(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:

@@ -27,6 +27,16 @@ def pass_positions(num_samples: int, batch_size: int, rng: np.random.Generator) 
     return np.split(order, [batch_size * batch for batch in range(1, int(batches_of_pass(num_samples, batch_size)))])
 
 
+MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+def empty_images(like: Tensor, dtype: torch.dtype, memory_format: str | None) -> Tensor:
+    """Memory for samples of this shape, [b, ...]. memory_format: of images [b, C, H, W], one of `MEMORY_FORMATS`; None: as `like` lies."""
+    if memory_format is None or like.ndim != 4:
+        return torch.empty_like(like, dtype=dtype)
+    return torch.empty(like.shape, dtype=dtype, device=like.device, memory_format=MEMORY_FORMATS[memory_format])
+
+
 @dataclass(frozen=True)
 class PlannedBatch:
     """The samples of one batch, and the name of its step."""
@@ -45,6 +55,7 @@ class Images:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     dtype: torch.dtype = torch.float32
+    memory_format: str | None = None  # of what the model is given, one of `MEMORY_FORMATS`; None: as `x` lies in memory
 
     def __len__(self) -> int:
         return len(self.y)
@@ -68,10 +79,11 @@ class Images:
         model may change its input in place."""
         if x.dtype == torch.int64:
             return x.clone()
+        laid_out = empty_images(x, self.dtype, self.memory_format)
         if not self.mean:
-            return x.to(self.dtype, copy=True)
+            return laid_out.copy_(x)
         scale, shift = self._affine
-        return torch.addcmul(shift, x, scale)
+        return torch.addcmul(shift, x, scale, out=laid_out)
 
     def targets(self, rows: Tensor | slice) -> Tensor:
         """The targets of some samples; classes of pixels, which are kept as bytes, as the numbers that losses take."""

@@ -19,6 +19,7 @@ from hsfl.config import TrainConfig
 from hsfl.models.cost_table import CostTable, measure_cost
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
+from hsfl.training.batches import empty_images
 from hsfl.training.losses import CLASSIFY, Goal
 from hsfl.training.step import Part, StepKey, run_backward
 
@@ -63,14 +64,17 @@ def training_speed(
     seconds: float,
     clock_s: Callable[[], float] = time.perf_counter,
     check: Callable[[CostTable], None] = lambda cost: None,
+    memory_format: str | None = None,
 ) -> Speed:
     """Train all units on random samples for about so many seconds, as a client that holds the whole model does.
 
     input_shape: of one sample. clock_s: gives the time in seconds. check: is told what training costs, before it begins.
+    memory_format: of images, as a run of the config has them.
     """
     cost = measure_cost(model, input_shape, train.batch_size)
     check(cost)
     x, y, goal = _any_batch(model, (train.batch_size, *input_shape), num_classes)
+    x = empty_images(x, x.dtype, memory_format).copy_(x)
     layout, state = Layout.of(model), read_state(model)
     units = [Part(model, layout, unit, unit + 1, train, goal) for unit in range(model.num_units)]
     for unit, part in enumerate(units):

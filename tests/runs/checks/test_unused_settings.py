@@ -40,6 +40,7 @@ SILENT = [  # a setting, what it stands beside, and what the reason names
     ("data.classes_per_client=3", ["data.partition=dirichlet"], "shards"),
     ("data.split=image", [], "ham10000"),
     ("model.stem=cifar", [], "stem"),
+    ("model.memory_format=channels_last", ["model.name=mlp", "fleet.cuts=1"], "no convolutions"),
     ("model.norm=group", ["model.name=mlp", "fleet.cuts=1"], "mlp has no BatchNorm"),
     ("fleet.cuts=1", ["framework=fl"], "fl does not cut"),
     ("train={momentum=0.5}", [], "train.optimizer=momentum"),

@@ -53,7 +53,7 @@ CLOCK = (  # decide seconds, and with them the best cuts
 )
 NEITHER = (  # where and for how long a run is made, and what it writes
     *("device", "data.dir", "train.rounds", "train.budget_s", "train.eval_every", "allocation.time_limit_s"),
-    *("allocation.plan_time_limit_s", "log.", "engine.", "model.certify"),
+    *("allocation.plan_time_limit_s", "log.", "engine.", "model.certify", "model.memory_format"),
 )
 
 

@@ -132,6 +132,10 @@ CUT_BY_HAND = Reason(
 NO_NORM = Reason(lambda c: not find_recipe(c.model.name).has_norm, "{c.model.name} has no BatchNorm; leave it out")
 OTHER_NORM = Reason(lambda c: c.model.norm != "batch", "model.norm={c.model.norm} leaves no BatchNorm; leave it out")
 NO_STEM = Reason(lambda c: not find_recipe(c.model.name).stem, "{c.model.name} has no stem to choose; leave it out")
+NO_IMAGES = Reason(
+    lambda c: find_recipe(c.model.name).any_shape and not find_recipe(c.model.name).is_split,
+    "{c.model.name} has no convolutions, which alone are faster in another order; leave it out",
+)
 WAITS_FOR_ALL = Reason(
     lambda c: not method(c.framework).timing.tau,
     "{c.framework} drops nobody: its clients wait for each other, or there are none; leave it out",
@@ -221,6 +225,7 @@ UNUSED: dict[str, list[Reason]] = {
     "model.stem": [GIVEN_MODEL, NO_STEM],
     "model.dropout": [GIVEN_MODEL],
     "model.init_weights": [GIVEN_MODEL],
+    "model.memory_format": [NO_IMAGES],
     "model.certify": [GIVEN_MODEL, CUT_BY_HAND],
     "data.alpha": [_needs("data.partition", "dirichlet", "quantity_skew")],
     "data.classes_per_client": [_needs("data.partition", "shards")],
