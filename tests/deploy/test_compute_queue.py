@@ -1,7 +1,9 @@
 """The fair queue before the compute thread."""
 
 import asyncio
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -62,6 +64,32 @@ def test_work_runs_one_at_a_time_on_one_thread_and_errors_come_back() -> None:
         done = await compute.timed(lambda: 7)
         assert done.answer == 7
         assert done.took_s >= 0
+        compute.close()
+
+    asyncio.run(story())
+
+
+def test_a_caller_that_is_gone_leaves_nothing_of_its_work_in_the_queue() -> None:
+    """A peer can upload a whole model, go, and come again, while another's step is under way."""
+
+    async def go_while_waiting(compute: ComputeQueue) -> "weakref.ref[set[str]]":
+        content = {"a whole model"}
+        waiting = asyncio.create_task(compute.run(lambda content=content: content))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        return weakref.ref(content)
+
+    async def story() -> None:
+        compute, release = ComputeQueue(1), threading.Event()
+        first = asyncio.create_task(compute.run(lambda: release.wait(30)))
+        await asyncio.sleep(0.05)
+        content = await go_while_waiting(compute)
+        gc.collect()
+        assert content() is None
+        release.set()
+        assert await first
+        assert await compute.run(lambda: 7) == 7
         compute.close()
 
     asyncio.run(story())

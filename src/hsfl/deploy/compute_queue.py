@@ -94,7 +94,10 @@ class ComputeQueue:
             task = asyncio.create_task(self._serve())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return await job.done
+        try:
+            return await job.done
+        finally:
+            del job.work  # a caller that is gone leaves nothing in the queue but its turn: work may hold a whole model
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()

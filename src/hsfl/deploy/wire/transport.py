@@ -18,7 +18,7 @@ from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.trust.bundle import DENYLIST
 from hsfl.deploy.trust.credentials import add_port, open_channel, plaintext_metadata
 from hsfl.deploy.trust.denylist import Denylist
-from hsfl.deploy.trust.gate import Gate
+from hsfl.deploy.trust.gate import MOST_CALLS, Gate
 from hsfl.deploy.trust.identity import ROLES, Identity, Refused, caller
 from hsfl.deploy.wire.connection_limits import ConnectionLimits, ConnectionWatch
 from hsfl.deploy.wire.frames import WireError
@@ -33,6 +33,10 @@ KEEPALIVE_TIMEOUT_MS = 10_000
 RECONNECT_MS = (200, 5_000)  # first and longest wait between two attempts of a channel
 BACKOFF_S = (0.2, 5.0)  # first and longest wait between two attempts of the client or the main server
 MOST_STREAMS = 64  # open at once on one connection; a client needs four, the main server four and its short calls
+MOST_NAME_BYTES = (
+    256 << 20
+)  # of the messages that one name has on their way to a server, while LEAST_CALLS are no more than that
+LEAST_CALLS = 8  # of one name, open at once, however long a message may be
 
 _BOTH = [
     ("grpc.max_send_message_length", MOST_MESSAGE_BYTES),
@@ -60,11 +64,20 @@ CHANNEL_OPTIONS = [
 ]
 
 
+def _longest_taken(largest_bytes: int) -> int:
+    """Bytes of the longest message that a server takes. largest_bytes: of the messages that it is sent."""
+    return min(max(largest_bytes, LEAST_MESSAGE_BYTES), MOST_MESSAGE_BYTES)
+
+
 def server_options(largest_bytes: int) -> list[tuple[str, int]]:
     """gRPC's options for a server. largest_bytes: of the messages that it is sent; a longer message is refused before
     memory is taken for it."""
-    most = min(max(largest_bytes, LEAST_MESSAGE_BYTES), MOST_MESSAGE_BYTES)
-    return [*_SERVER, ("grpc.max_receive_message_length", most)]
+    return [*_SERVER, ("grpc.max_receive_message_length", _longest_taken(largest_bytes))]
+
+
+def most_calls(largest_bytes: int) -> int:
+    """How many calls one name may have open at a server: every one can hold a message that has arrived in part."""
+    return min(max(MOST_NAME_BYTES // _longest_taken(largest_bytes), LEAST_CALLS), MOST_CALLS)
 
 
 BAD_MESSAGE, BAD_SETTING = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
@@ -134,6 +147,7 @@ async def listen(
         on_failure,
         lambda sentence: log.event(sentence, "warning"),
         connections.admit,
+        most_calls(largest_bytes),
     )
     options = [*server_options(largest_bytes), *connections.limits.options]
     server = aio.server(interceptors=[gate], options=options)
