@@ -281,8 +281,9 @@ class TrainHandler:
                 raise WireError("protocol", f"a batch with tensors {sorted(tensors)}, not smashed and labels")
             cost = tensors["labels"].numel() * float(self.shared.planner.cost.server_flops[tail.cut])
             weight = open_round.plan.weight(tail.seat)
+            way_s = open_round.plan.way_s(tail.seat, 1 - tail.step / tail.steps.count)
             done = await self.shared.compute.timed(
-                lambda: self._compute_step(open_round, tail, tensors), tail.seat, cost, weight
+                lambda: self._compute_step(open_round, tail, tensors), tail.seat, cost, weight, way_s
             )
             loss, gradient = done.answer
             self.shared.metrics.carried("client_main", "up", tensors["smashed"].nbytes)
