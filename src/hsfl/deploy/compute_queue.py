@@ -69,7 +69,10 @@ class LongestFirst(Generic[Item]):
         return len(self._waiting)
 
 
-QUEUES = {"turns": FairQueue, "longest": LongestFirst}  # by `network.service`
+QUEUES: dict[str, type[FairQueue[Any] | LongestFirst[Any]]] = {
+    "turns": FairQueue,
+    "longest": LongestFirst,
+}  # by `network.service`
 
 
 @dataclass(frozen=True)
