@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hsfl.deploy.logs import open_log
+from hsfl.deploy.logs import MOST_LINES, REPEAT_S, LineLimit, open_log
 from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.processes import serve_edge, serve_main
 from hsfl.deploy.settings import EdgeSettings, MainSettings
@@ -27,7 +27,6 @@ from hsfl.deploy.trust.authority import Authority
 from hsfl.deploy.wire.client_messages import Hello, Probe, Welcome
 from hsfl.deploy.wire.link_probe import answer_probe, measure_link
 from hsfl.deploy.wire.messages import expect_message, pack_message
-from hsfl.deploy.wire.refusal_log import MOST_LINES, WINDOW_S, RefusalLog
 from hsfl.deploy.wire.transport import (
     LEAST_CALLS,
     MOST_CALLS,
@@ -259,11 +258,11 @@ def test_a_flood_of_streams_leaves_few_lines_and_no_traceback(tmp_path: Path) ->
 
 def test_refusals_of_one_kind_are_few_lines_a_minute_and_the_rest_is_counted() -> None:
     stream, now_s = io.StringIO(), [0.0]
-    log = RefusalLog(open_log("main", True, stream), lambda: now_s[0])
+    log = LineLimit(open_log("main", True, stream), MOST_LINES, lambda: now_s[0])
     for _ in range(1000):
         log.event("message refused", "ada", "ended")
     log.event("message refused", "bo", "ended")
-    now_s[0] = WINDOW_S
+    now_s[0] = REPEAT_S
     log.event("message refused", "ada", "ended")
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line["client"] for line in lines] == ["ada"] * MOST_LINES + ["bo", "ada"]

@@ -18,6 +18,7 @@ from hsfl.deploy.processes import run_client
 from hsfl.deploy.settings import ClientSettings, MainSettings, read_settings, run_config
 from hsfl.deploy.trust.authority import Authority
 from hsfl.deploy.wire.client_messages import Hello, Welcome
+from hsfl.deploy.wire.link_probe import LinkSpeed
 from hsfl.deploy.wire.messages import expect_message, pack_message
 from hsfl.deploy.wire.server_messages import Standing
 from hsfl.deploy.wire.transport import TAKEN, Backoff
@@ -36,8 +37,8 @@ def quiet() -> io.StringIO:
     return io.StringIO()
 
 
-def device(certs: Path | None = None) -> ClientProcess:
-    return ClientProcess(ClientSettings(name="ward-1"), certs, open_log("ward-1", True, quiet()))
+def device(certs: Path | None = None, stream: io.StringIO | None = None) -> ClientProcess:
+    return ClientProcess(ClientSettings(name="ward-1"), certs, open_log("ward-1", True, stream or quiet()))
 
 
 def test_a_client_that_cannot_read_its_data_says_why_and_leaves_its_seat(tmp_path: Path) -> None:
@@ -76,13 +77,13 @@ def test_a_client_that_cannot_read_its_data_says_why_and_leaves_its_seat(tmp_pat
 def test_a_client_says_which_server_is_away(
     monkeypatch: pytest.MonkeyPatch, code: str, kind: type[Exception], parts: tuple[str, ...]
 ) -> None:
-    async def measure_rates(peer: str) -> tuple[float, float]:
+    async def measure_link(peer: str) -> LinkSpeed:
         if peer == "edge":
             nothing = grpc.aio.Metadata()
             raise grpc.aio.AioRpcError(grpc.StatusCode[code], nothing, nothing, details="no")
-        return 1e9, 1e9
+        return LinkSpeed(1e9, 1e9, 0.0)
 
-    monkeypatch.setattr(client_module, "measure_rates", measure_rates)
+    monkeypatch.setattr(client_module, "measure_link", measure_link)
     made = device()
     made.channels = SimpleNamespace(main="main", edge="edge")
     with raises(kind, *parts):
@@ -232,8 +233,8 @@ def test_a_join_that_is_lost_at_once_does_not_reset_the_pauses(
     monkeypatch: pytest.MonkeyPatch, is_steady: bool
 ) -> None:
     """Two devices that evict each other would do so five times a second, with a line each time. A connection that lasted resets both."""
-    made, stream, pauses = device(), quiet(), list[float]()
-    made.log = open_log("lost", True, stream)
+    stream, pauses = quiet(), list[float]()
+    made = device(stream=stream)
 
     async def attend(backoff: Backoff) -> str:
         if len(pauses) == 4:

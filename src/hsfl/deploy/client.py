@@ -16,7 +16,7 @@ from grpc import aio
 
 from hsfl.deploy.client_round import Abandoned, Channels, OpenRound, RoundWork, evaluate_head
 from hsfl.deploy.client_setup import ClientSetup, prepare_setup
-from hsfl.deploy.logs import Log, RepeatLimit, scrubbed
+from hsfl.deploy.logs import LineLimit, Log, scrubbed
 from hsfl.deploy.settings import ClientSettings
 from hsfl.deploy.trust.bundle import without_folder
 from hsfl.deploy.wire.client_messages import (
@@ -79,7 +79,7 @@ class ClientProcess:
         self.work: asyncio.Task[None] | None = None
         self.evaluation: asyncio.Task[None] | None = None
         self.working_copy: Part | None = None  # of the head, used again while the cut stays
-        self.logged, self.last_failure = RepeatLimit(), cast(JoinFailed | None, None)
+        self.seldom, self.last_failure = LineLimit(log, 1), cast(JoinFailed | None, None)
         self.reachability_problem = ""  # what `diagnose` said of the servers before the start
 
     def _begin_thread(self) -> None:
@@ -119,8 +119,7 @@ class ClientProcess:
     def _log_seldom(self, failure: JoinFailed) -> None:
         """Of many attempts that fail alike, log one a minute; after a connection that lasted, log them anew."""
         self.last_failure = failure
-        if self.logged.is_due(str(failure)):
-            self.log.event(str(failure), "warning", why=failure.why)
+        self.seldom.event(str(failure), why=failure.why)
 
     async def _give_up_reconnecting(self) -> str:
         """Stop trying: if this client was away when the last round ended, the main server will never be back."""
@@ -161,7 +160,7 @@ class ClientProcess:
     def _note_steady(self, backoff: Backoff) -> None:
         """The connection lasts: after its end the client tries again soon. After a join that is lost at once it does not."""
         backoff.reset()
-        self.logged.forget()
+        self.seldom.forget()
 
     async def _follow_orders(self, setup: ClientSetup, call: Any) -> str:
         """Do what the main server says on the stream `call`, until it says Stop; returns why it does."""

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from hsfl.deploy.logs import Log, scrubbed
+from hsfl.deploy.logs import MOST_LINES, LineLimit, Log, scrubbed
 from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.trust.bundle import DENYLIST
 from hsfl.deploy.trust.credentials import add_port, open_channel, plaintext_metadata
@@ -23,7 +23,6 @@ from hsfl.deploy.trust.identity import ROLES, Identity, Refused, caller
 from hsfl.deploy.wire.connection_limits import ConnectionLimits, ConnectionWatch
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.health import CHECK, WATCH, Health
-from hsfl.deploy.wire.refusal_log import RefusalLog
 from hsfl.errors import InputError
 
 MOST_MESSAGE_BYTES = 256 << 20  # gRPC's own limit is 4 MiB, which a batch of smashed data passes
@@ -126,7 +125,7 @@ async def listen(
     largest_bytes: of the largest message that this server is sent. on_revoked: told a revoked caller's name and why. limits: of connections; by
     default those that this process can bear."""
 
-    refusals = RefusalLog(log)
+    refusals = LineLimit(log, MOST_LINES)
 
     def on_refusal(refused: Refused, identity: Identity | None, method: str) -> None:
         who = None if identity is None else identity.name
@@ -163,7 +162,7 @@ async def listen(
     return ListeningServer(server, gate, health, port, connections)
 
 
-def _guarded(what: str, handle: Callable[[Any, Any], Any], refusals: RefusalLog) -> Callable[[Any, Any], Any]:
+def _guarded(what: str, handle: Callable[[Any, Any], Any], refusals: LineLimit) -> Callable[[Any, Any], Any]:
     """The handler, in which a refused message ends the call, in words, and never the server."""
 
     async def guarded(request: Any, context: Any) -> Any:
