@@ -70,24 +70,20 @@ def write_atomic(path: Path, write: Callable[[Path], Any], durable: bool = False
         path.parent.mkdir(parents=True, exist_ok=True)
         if _kind(path) == "device":
             _write_through(path, write)
-        else:
-            patiently(lambda: _write_and_replace(path, write, durable, mode))
-
-
-def _write_and_replace(path: Path, write: Callable[[Path], Any], durable: bool, mode: int) -> None:
-    scratch = path.parent / f"{SCRATCH}{secrets.token_hex(6)}-{path.name}"[:250]
-    try:
-        os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-        allowed = scratch.stat().st_mode  # what the umask leaves
-        write(scratch)
-        os.chmod(scratch, allowed)  # libraries that write files of their own have their own idea of it
-        if durable:
-            _to_disk(scratch)
-        os.replace(scratch, path)
-        if durable:
-            _to_disk(path.parent)
-    finally:
-        scratch.unlink(missing_ok=True)
+            return
+        scratch = path.parent / f"{SCRATCH}{secrets.token_hex(6)}-{path.name}"[:250]
+        try:
+            patiently(lambda: os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)))
+            allowed = scratch.stat().st_mode  # what the umask leaves
+            patiently(lambda: write(scratch))
+            os.chmod(scratch, allowed)  # libraries that write files of their own have their own idea of it
+            if durable:
+                patiently(lambda: _to_disk(scratch))
+            os.replace(scratch, path)
+            if durable:
+                patiently(lambda: _to_disk(path.parent))
+        finally:
+            scratch.unlink(missing_ok=True)
 
 
 def _kind(path: Path) -> str:
