@@ -19,12 +19,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hsfl.deploy.logs import MOST_LINES, REPEAT_S, LineLimit, open_log
+from hsfl.deploy.client import ClientProcess
+from hsfl.deploy.client_round import Channels
+from hsfl.deploy.logs import MOST_LINES, MOST_ORDERS, REPEAT_S, LineLimit, open_log
 from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.processes import serve_edge, serve_main
-from hsfl.deploy.settings import EdgeSettings, MainSettings
+from hsfl.deploy.settings import ClientSettings, EdgeSettings, MainSettings
 from hsfl.deploy.trust.authority import Authority
-from hsfl.deploy.wire.client_messages import Hello, Probe, Welcome
+from hsfl.deploy.wire.client_messages import Benched, Hello, Probe, Stop, Welcome
 from hsfl.deploy.wire.link_probe import answer_probe, measure_link
 from hsfl.deploy.wire.messages import expect_message, pack_message
 from hsfl.deploy.wire.transport import (
@@ -304,6 +306,21 @@ async def _is_welcome(peer: Peer) -> bool:
     finally:
         call.cancel()
     return True
+
+
+def test_a_main_server_that_says_the_same_ever_again_leaves_few_lines_on_a_device() -> None:
+    stream, said = io.StringIO(), iter([pack_message(Benched(2, "why"))] * 5000 + [pack_message(Stop("enough"))])
+
+    class Call:
+        async def read(self) -> bytes:
+            return next(said)
+
+    device = ClientProcess(ClientSettings(name="ada"), None, open_log("ada", True, stream))
+    device.channels = Channels(None, None)
+    assert asyncio.run(device._follow_orders(None, Call())) == "enough"
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert MOST_ORDERS <= len(lines) <= 2 * MOST_ORDERS  # a new minute may begin
+    assert (lines[0]["event"], lines[0]["rounds"], lines[0]["why"]) == ("benched", 2, "why")
 
 
 @pytest.mark.parametrize("server", ["main", "edge"])

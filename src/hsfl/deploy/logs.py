@@ -23,6 +23,7 @@ from typing import IO, Any
 NAMES = ("client", "clients")  # fields with names of clients, who may be called as their hosts are
 REPEAT_S = 60.0  # in which few lines say the same
 MOST_LINES = 20  # of one kind in REPEAT_S, of what a peer does that may have good reasons
+MOST_ORDERS = 600  # of one kind in REPEAT_S, of what a main server tells a device; ten rounds a second
 MOST_CHARACTERS = 500  # of one value: a peer's words do not fill the disk
 PEM = re.compile(r"-----BEGIN [A-Z0-9 ]*-----.*?(?:-----END [A-Z0-9 ]*-----|$)", re.DOTALL)
 URL = re.compile(r"\b(?!hsfl:)[a-z][a-z0-9+.-]*://\S+")
@@ -167,10 +168,12 @@ class LineLimit:
         if count >= self._most:
             self._num_left_out += 1
             return
-        named = {"client": client, "reason": reason, **fields}
+        known: dict[str, Any] = {
+            name: value for name, value in (("client", client), ("reason", reason)) if value is not None
+        }
         if self._num_left_out:
-            named["lines_left_out"], self._num_left_out = self._num_left_out, 0
-        self._log.event(event, level, **{name: value for name, value in named.items() if value is not None})
+            fields["lines_left_out"], self._num_left_out = self._num_left_out, 0
+        self._log.event(event, level, **known, **fields)
 
     def forget(self) -> None:
         """Let lines of every kind be written anew."""

@@ -77,11 +77,12 @@ class EvaluateHandler:
             evaluation.leave(seat.seat)
 
     def _find_seat(self, enter: Enter) -> tuple[Evaluation, Seat]:
-        """The evaluation and the seat of the client that calls. A stream that has ended, done or not, is not made anew."""
+        """The evaluation and the seat of the client that calls. A client has one stream; it is not made anew."""
         evaluation, name = self.shared.evaluation, caller().name
         seat = evaluation.seats.get(name) if evaluation is not None and enter.attempt == evaluation.attempt else None
-        if evaluation is None or seat is None or seat.seat in evaluation.gone:
+        if evaluation is None or seat is None or seat.seat in evaluation.gone | evaluation.entered:
             raise WireError("stale", f"{name} has no part in an evaluation now")
+        evaluation.entered.add(seat.seat)
         return evaluation, seat
 
     async def _tally_samples(self, seat: Seat, context: Any) -> Tally:
