@@ -36,7 +36,7 @@ from hsfl.deploy.wire.client_messages import (
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.link_probe import measure_link
 from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_message
-from hsfl.deploy.wire.transport import TAKEN, Backoff, Peer, is_refusal, read_message
+from hsfl.deploy.wire.transport import FULL, TAKEN, Backoff, Peer, is_refusal, read_message
 from hsfl.deploy.wire.versions import own_versions
 from hsfl.errors import InputError
 from hsfl.training.speed import keep_freed_memory, machine_memory_bits
@@ -55,11 +55,13 @@ class JoinFailed(Exception):
         self.why, self.is_taken = why, is_taken
 
 
-def _join_failure(error: aio.AioRpcError, name: str) -> JoinFailed:
-    """Why the main server is not there for this client."""
+def _join_failure(error: aio.AioRpcError, server: str, name: str) -> JoinFailed:
+    """Why a server is not there for this client."""
     if error.code() == TAKEN:
         return JoinFailed(f"another device is connected as {name}; trying again", error.details() or "", is_taken=True)
-    return JoinFailed("the main server is away; trying again", error.code().name.lower())
+    if error.code() == FULL:
+        return JoinFailed(f"the {server} server takes no more of {name}; trying again", error.details() or "")
+    return JoinFailed(f"the {server} server is away; trying again", error.code().name.lower())
 
 
 class ClientProcess:
@@ -101,7 +103,7 @@ class ClientProcess:
             except aio.AioRpcError as error:
                 if is_refusal(error):
                     raise InputError(f"the main server refuses {self.settings.name}: {error.details()}") from None
-                self._log_seldom(_join_failure(error, self.settings.name))
+                self._log_seldom(_join_failure(error, "main", self.settings.name))
             except JoinFailed as failure:
                 self._log_seldom(failure)
             except WireError as error:
@@ -228,7 +230,7 @@ class ClientProcess:
         except aio.AioRpcError as error:
             if is_refusal(error):
                 raise InputError(f"the edge server refuses {self.settings.name}: {error.details()}") from None
-            raise JoinFailed("the edge server is away; trying again", error.code().name.lower()) from None
+            raise _join_failure(error, "edge", self.settings.name) from None
         speed = await self._compute(setup.speed, self.settings.measure_s)
         return OwnSpeeds(
             speed.flops_per_s, main.up_bps, main.down_bps, edge.up_bps, edge.down_bps, machine_memory_bits(), main.delay_s,

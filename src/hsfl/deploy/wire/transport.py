@@ -82,6 +82,7 @@ def most_calls(largest_bytes: int) -> int:
 BAD_MESSAGE, BAD_SETTING = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
 REPLACED = grpc.StatusCode.ABORTED  # another stream speaks for the client; a client that lives opens a new one
 TAKEN = grpc.StatusCode.ALREADY_EXISTS  # another device attends under this name; it may go
+FULL = grpc.StatusCode.RESOURCE_EXHAUSTED  # the name has too many calls open, or a message is too long
 COME_ANEW = ("replaced", "head_withdrawn")  # reasons of a WireError after which the caller asks anew
 REFUSALS = (BAD_MESSAGE, BAD_SETTING, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 
