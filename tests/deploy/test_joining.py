@@ -71,7 +71,7 @@ def test_a_client_that_cannot_read_its_data_says_why_and_leaves_its_seat(tmp_pat
     ("code", "kind", "parts"),
     [
         ("UNAVAILABLE", JoinFailed, ("edge server is away", "trying again")),
-        ("RESOURCE_EXHAUSTED", JoinFailed, ("edge server takes no more of ward-1", "trying again")),
+        ("RESOURCE_EXHAUSTED", JoinFailed, ("edge server", "no more of ward-1", "trying again")),
         ("PERMISSION_DENIED", InputError, ("edge server", "refuses ward-1: no")),
     ],
 )
