@@ -10,6 +10,7 @@ Ends at the first fault after which a promise is broken, and names its seed and 
 """
 
 import argparse
+import signal
 import statistics
 import sys
 import tempfile
@@ -32,6 +33,7 @@ def main() -> None:
     kinds, left, seed = given.kinds.split(","), 2 if given.quick else given.faults, given.seed
     if unknown := set(kinds) - set(FAULTS):
         parser.error(f"--kinds names {', '.join(sorted(unknown))}; choose of {', '.join(FAULTS)}")
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # with the deployment, in good order
     took_s: dict[str, list[float]] = {}
     began_s, num_rounds, total = time.monotonic(), 0, left
     while left:

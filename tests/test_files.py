@@ -115,3 +115,48 @@ def test_a_table_with_an_open_quote_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "history.csv").write_text(f'round,client,cpu_hz,main_gain_0,edge_gain_0\n"{rows}')
     with raises(InputError, str(tmp_path / "history.csv")):
         history.read_history(tmp_path / "history.csv")
+
+
+NO_DESCRIPTORS = """
+import os, resource, sys, threading, time
+from pathlib import Path
+import torch
+from hsfl.deploy.unit_store import UnitStore
+from hsfl.files import write_json
+from hsfl.models.state import Layout, UnitState
+from hsfl.runs.run_folder.checkpoint import load_tensors, save_tensors
+
+state = UnitState.empty(Layout((), (0,), (0,)), 0, 0)
+folder, soft = Path(sys.argv[1]), 256
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, soft))
+store = UnitStore(folder)
+save_tensors(folder / "before.safetensors", {"a": torch.zeros(2)})
+for save in (
+    lambda: write_json(folder / "a.json", {"a": 1}),
+    lambda: save_tensors(folder / "round-1.safetensors", {"a": torch.ones(2)}),
+    lambda: store.save(2, state, {}),
+):
+    taken = []
+    try:
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+
+    def give_back():
+        time.sleep(0.3)
+        while taken:
+            os.close(taken.pop())
+
+    giving = threading.Thread(target=give_back)
+    giving.start()
+    save()
+    giving.join()
+print((folder / "a.json").read_text(), load_tensors(folder / "round-1.safetensors")[0]["a"].tolist(), store.rounds())
+"""
+
+
+def test_a_moment_without_descriptors_loses_no_file(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", NO_DESCRIPTORS, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["{", '"a":', "1", "}", "[1.0,", "1.0]", "[1,", "2]"], done.stderr

@@ -1,6 +1,7 @@
 """Files: written whole or not at all, JSON and CSV, and records that are checked where they are read."""
 
 import csv
+import errno
 import json
 import os
 import reprlib
@@ -8,12 +9,13 @@ import secrets
 import shutil
 import stat
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -30,6 +32,27 @@ def writing(path: Path) -> Iterator[None]:
         raise InputError(
             f"{path} cannot be written ({error.strerror or error}); make room there or choose another place"
         ) from error
+
+
+PATIENCE_S = (
+    10.0  # for a descriptor; a server that is flooded with connections closes those that are too many within a second
+)
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+Answer = TypeVar("Answer")
+
+
+def patiently(work: Callable[[], Answer]) -> Answer:
+    """Do work that opens files and may be done again from its start. Where there is no descriptor left for it, it is tried again for PATIENCE_S."""
+    until_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return work()
+        except Exception as error:
+            numbers = [f"(os error {number})" for number in NO_DESCRIPTORS]  # so does a library in Rust tell of it
+            is_passing = getattr(error, "errno", None) in NO_DESCRIPTORS or any(text in str(error) for text in numbers)
+            if not is_passing or time.monotonic() > until_s:
+                raise
+        time.sleep(0.1)
 
 
 SCRATCH = ".hsfl-scratch-"  # the names of unfinished files, and of folders that hold them, begin like this
@@ -50,15 +73,15 @@ def write_atomic(path: Path, write: Callable[[Path], Any], durable: bool = False
             return
         scratch = path.parent / f"{SCRATCH}{secrets.token_hex(6)}-{path.name}"[:250]
         try:
-            os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+            patiently(lambda: os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)))
             allowed = scratch.stat().st_mode  # what the umask leaves
-            write(scratch)
+            patiently(lambda: write(scratch))
             os.chmod(scratch, allowed)  # libraries that write files of their own have their own idea of it
             if durable:
-                _to_disk(scratch)
+                patiently(lambda: _to_disk(scratch))
             os.replace(scratch, path)
             if durable:
-                _to_disk(path.parent)
+                patiently(lambda: _to_disk(path.parent))
         finally:
             scratch.unlink(missing_ok=True)
 

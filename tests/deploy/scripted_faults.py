@@ -403,7 +403,7 @@ def _send_hostile_head(there: Driver, victim: str) -> None:
 
 def _clone(there: Driver, victim: str) -> None:
     """A second process uses an honest client's bundle for a while, or is refused."""
-    _second_process(there, f"{victim}+", "joined")
+    _second_process(there, f"{victim}+", "joined", f"another device is connected as {victim}; trying again")
 
 
 @dataclass(frozen=True)

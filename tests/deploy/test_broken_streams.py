@@ -56,7 +56,7 @@ def test_a_step_that_waits_while_its_round_ends_is_not_made() -> None:
 
     async def story() -> None:
         made, compute, going = tail(), ComputeQueue(1), threading.Event()
-        open_round = SimpleNamespace(plan=SimpleNamespace(weight=lambda seat: 1.0))
+        open_round = SimpleNamespace(plan=SimpleNamespace(weight=lambda seat: 1.0, way_s=lambda seat, part_left: 1.0))
         planner = SimpleNamespace(cost=SimpleNamespace(server_flops=[1.0] * 6))
         metrics = SimpleNamespace(carried=lambda *words: None)
         shared = SimpleNamespace(open_round=open_round, compute=compute, planner=planner, metrics=metrics)

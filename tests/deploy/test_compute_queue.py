@@ -1,11 +1,17 @@
 """The fair queue before the compute thread."""
 
 import asyncio
+import gc
+import math
 import threading
+import weakref
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hsfl.deploy.compute_queue import ComputeQueue, FairQueue
+from hsfl.deploy.compute_queue import QUEUES, ComputeQueue, FairQueue, LongestFirst
+from hsfl.network.server_queue import ORDERS
 
 
 def served(weights: dict[str, float], turns: int, cost: float = 1.0) -> dict[str, int]:
@@ -41,6 +47,25 @@ def test_a_client_that_was_away_gains_no_credit() -> None:
     assert [queue.pop() for _ in range(3)] != ["a", "a", "a"]
 
 
+@given(st.lists(st.one_of(st.none(), st.floats(0, 100)), max_size=30))
+def test_the_longest_way_is_served_first(ways_s: list[float | None]) -> None:
+    """In any mix of coming (a way to go) and serving (None); the process's own work, for which everybody waits, before all."""
+    queue, waiting = LongestFirst[int](), dict[int, float]()
+    for number, way_s in enumerate([math.inf, *ways_s, *[None] * len(ways_s)]):
+        if way_s is not None:
+            queue.push(number, 1.0, 1.0, number, way_s)
+            waiting[number] = way_s
+        elif waiting:
+            served_number = queue.pop()
+            assert served_number == min(waiting, key=lambda number: (-waiting[number], number))
+            del waiting[served_number]
+        assert len(queue) == len(waiting)
+
+
+def test_every_order_of_service_that_a_plan_knows_is_served() -> None:
+    assert QUEUES.keys() == ORDERS.keys()
+
+
 def test_work_runs_one_at_a_time_on_one_thread_and_errors_come_back() -> None:
     async def story() -> None:
         compute, threads, running = ComputeQueue(1), set(), []
@@ -62,6 +87,32 @@ def test_work_runs_one_at_a_time_on_one_thread_and_errors_come_back() -> None:
         done = await compute.timed(lambda: 7)
         assert done.answer == 7
         assert done.took_s >= 0
+        compute.close()
+
+    asyncio.run(story())
+
+
+def test_a_caller_that_is_gone_leaves_nothing_of_its_work_in_the_queue() -> None:
+    """A peer can upload a whole model, go, and come again, while another's step is under way."""
+
+    async def go_while_waiting(compute: ComputeQueue) -> "weakref.ref[set[str]]":
+        content = {"a whole model"}
+        waiting = asyncio.create_task(compute.run(lambda content=content: content))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        return weakref.ref(content)
+
+    async def story() -> None:
+        compute, release = ComputeQueue(1), threading.Event()
+        first = asyncio.create_task(compute.run(lambda: release.wait(30)))
+        await asyncio.sleep(0.05)
+        content = await go_while_waiting(compute)
+        gc.collect()
+        assert content() is None
+        release.set()
+        assert await first
+        assert await compute.run(lambda: 7) == 7
         compute.close()
 
     asyncio.run(story())

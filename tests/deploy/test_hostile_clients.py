@@ -19,6 +19,7 @@ from hsfl.deploy.wire.client_messages import Batch, Chunk, Enter, Entered, Uploa
 from hsfl.deploy.wire.messages import expect_message, pack_message
 from hsfl.deploy.wire.transport import read_message
 from hsfl.models.state import UnitState
+from tests.deploy.barrage import barrage
 from tests.deploy.fleet import RUN, changed, simulated
 from tests.deploy.inside import Inside
 
@@ -193,6 +194,30 @@ def test_one_device_that_spoils_every_round_ends_no_server_that_needs_it(
     assert inside.go(hostile, honest=("ada", "bo", "cy")).status == "finished"
     assert tries > main_server.MOST_TRIES
     assert [record["kept"] for record in inside.rounds()] == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("num_calls", "evaluate"),
+    [
+        (60, "clients"),
+        pytest.param(400, "clients", marks=pytest.mark.slow),
+        pytest.param(400, "here", marks=pytest.mark.slow),
+    ],
+)
+def test_a_barrage_of_any_messages_at_any_method_harms_nobody(tmp_path: Path, num_calls: int, evaluate: str) -> None:
+    """Nothing comes that nobody thought of: no line of the servers is an error."""
+    inside = Inside(tmp_path, changed(ONE_ROUND, train={"tau_s": 60.0}), more=MORE | {"evaluate": evaluate})
+
+    async def hostile() -> None:
+        deed = barrage(num_calls, seed=num_calls)
+        await Hostile(inside.client_settings("di"), deed, inside.log("di")).run_and_reconnect()
+
+    assert inside.go(hostile, honest=("ada", "bo", "cy")).status == "finished"
+    assert [record["kept"] for record in inside.rounds()] == [[0, 1, 2]]
+    for server in ("main", "edge"):
+        lines = inside.events(server)
+        assert [line for line in lines if line["level"] == "error"] == []
+        assert len(lines) < 200
 
 
 def test_a_second_stream_of_the_same_client_harms_nobody(tmp_path: Path) -> None:

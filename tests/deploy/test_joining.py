@@ -37,8 +37,8 @@ def quiet() -> io.StringIO:
     return io.StringIO()
 
 
-def device(certs: Path | None = None) -> ClientProcess:
-    return ClientProcess(ClientSettings(name="ward-1"), certs, open_log("ward-1", True, quiet()))
+def device(certs: Path | None = None, stream: io.StringIO | None = None) -> ClientProcess:
+    return ClientProcess(ClientSettings(name="ward-1"), certs, open_log("ward-1", True, stream or quiet()))
 
 
 def test_a_client_that_cannot_read_its_data_says_why_and_leaves_its_seat(tmp_path: Path) -> None:
@@ -71,6 +71,7 @@ def test_a_client_that_cannot_read_its_data_says_why_and_leaves_its_seat(tmp_pat
     ("code", "kind", "parts"),
     [
         ("UNAVAILABLE", JoinFailed, ("edge server is away", "trying again")),
+        ("RESOURCE_EXHAUSTED", JoinFailed, ("edge server", "no more of ward-1", "trying again")),
         ("PERMISSION_DENIED", InputError, ("edge server", "refuses ward-1: no")),
     ],
 )
@@ -233,8 +234,8 @@ def test_a_join_that_is_lost_at_once_does_not_reset_the_pauses(
     monkeypatch: pytest.MonkeyPatch, is_steady: bool
 ) -> None:
     """Two devices that evict each other would do so five times a second, with a line each time. A connection that lasted resets both."""
-    made, stream, pauses = device(), quiet(), list[float]()
-    made.log = open_log("lost", True, stream)
+    stream, pauses = quiet(), list[float]()
+    made = device(stream=stream)
 
     async def attend(backoff: Backoff) -> str:
         if len(pauses) == 4:

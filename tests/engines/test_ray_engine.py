@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from hsfl.engines.ray_leftovers import GONE
 from hsfl.runs.loop import train_run
 from hsfl.runs.run_folder.folder import RunFolder
 from tests.engines import namespaces
@@ -213,3 +214,44 @@ def test_an_address_that_is_no_cluster_is_told_within_15_seconds(lonely: str, tm
     names(lines[0], "nothing answers", "engine.address 127.0.0.1:7778")
     names(lines[1], "engine.address 127.0.0.1:7777", "no Ray cluster")
     assert "give HOST:PORT" in lines[2]
+
+
+LISTENERS = """
+import json, sys
+from pathlib import Path
+import hsfl
+from hsfl.engines.ray_cluster import connect
+
+if __name__ == "__main__":
+    cluster = connect(None, 1)
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
+    print(json.dumps([words[1] for words in lines if words[3] == "0A"]), flush=True)
+    cluster.end()
+"""
+LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
+
+
+def test_a_cluster_of_one_machine_listens_on_loopback_alone(tmp_path: Path) -> None:
+    """Where the machine has an address by which others reach it, too."""
+    with namespaces.pair() as ((name, _), _):
+        namespaces.ip("-n", name, "route", "add", "default", "via", "10.99.0.2")
+        done = script(name, tmp_path, LISTENERS)
+    places = json.loads(done.stdout.splitlines()[-1])
+    assert places, done.stderr
+    assert {place.partition(":")[0] for place in places} <= set(LOOPBACK), places
+
+
+@pytest.mark.parametrize("who", ["the run", "an agent"])
+def test_a_run_whose_cluster_is_gone_ends_with_a_line_and_leaves_nobody(who: str, lonely: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = begun(namespaces.inside(lonely, command(out, "train.rounds=1000", *ON_RAY, "engine.workers=1")))
+    assert until(PATIENCE_S, lambda: (out / "rounds.jsonl").exists() and RunFolder(out).rounds())
+    victims = [process.pid]
+    if who == "an agent":
+        commands = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in namespaces.processes_in(lonely)}
+        victims = [pid for pid, text in commands.items() if "DashboardAgent" in text]
+    os.kill(victims[0], signal.SIGKILL)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode != 0
+    assert GONE in said.splitlines()
+    assert until(10, lambda: not namespaces.processes_in(lonely))  # Ray's own take a minute

@@ -1,6 +1,7 @@
 """Rounds on a server that is one queue: closed forms, bounds, and a plain event simulation written another way."""
 
 import heapq
+import time
 from dataclasses import replace
 from itertools import count
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hsfl.network import server_queue
 from hsfl.network.server_queue import ORDERS, QueuedRound, QueuedWork, least_queued_s, queued_round
 
 SECONDS = st.integers(0, 12).map(lambda number: number / 4)
@@ -142,3 +144,22 @@ def test_a_faster_server_can_make_the_round_longer() -> None:
     slow = work_of([4, 0], [1, 3], [4, 2], [1, 2], [1, 0])
     fast = replace(slow, serve_s=slow.serve_s / 2)
     assert [queued_round(work).training_s for work in (slow, fast)] == [10.0, 10.5]
+
+
+@given(works(), st.sampled_from(sorted(ORDERS)), st.integers(1, 40))
+def test_batches_that_go_together_keep_the_work_and_the_bound(work: QueuedWork, order: str, most: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_queue, "MOST_BATCHES", most)
+        queued = queued_round(work, order)
+    np.testing.assert_allclose(queued.finish_s, work.alone_s + queued.waited_s, rtol=1e-9, atol=1e-9)
+    assert least_queued_s(work) <= queued.training_s * (1 + 1e-9)
+
+
+def test_a_client_that_claims_millions_of_batches_makes_no_plan_of_minutes() -> None:
+    """Ten million samples, one in a batch: as many events took 20 s in plain Python."""
+    ones = np.ones(3)
+    work = QueuedWork(ones, ones, ones, np.array([10.0, 10.0, 1e7]), ones)
+    began_s = time.process_time()
+    queued = queued_round(work)
+    assert time.process_time() - began_s < 10  # 0.3 s
+    assert queued.finish_s[2] == pytest.approx(3e7, rel=1e-3)

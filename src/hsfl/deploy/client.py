@@ -16,7 +16,7 @@ from grpc import aio
 
 from hsfl.deploy.client_round import Abandoned, Channels, OpenRound, RoundWork, evaluate_head
 from hsfl.deploy.client_setup import ClientSetup, prepare_setup
-from hsfl.deploy.logs import Log, RepeatLimit, scrubbed
+from hsfl.deploy.logs import MOST_ORDERS, LineLimit, Log, scrubbed
 from hsfl.deploy.settings import ClientSettings
 from hsfl.deploy.trust.bundle import without_folder
 from hsfl.deploy.wire.client_messages import (
@@ -36,7 +36,7 @@ from hsfl.deploy.wire.client_messages import (
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.link_probe import measure_link
 from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_message
-from hsfl.deploy.wire.transport import TAKEN, Backoff, Peer, is_refusal, read_message
+from hsfl.deploy.wire.transport import FULL, TAKEN, Backoff, Peer, is_refusal, read_message
 from hsfl.deploy.wire.versions import own_versions
 from hsfl.errors import InputError
 from hsfl.training.speed import keep_freed_memory, machine_memory_bits
@@ -55,11 +55,13 @@ class JoinFailed(Exception):
         self.why, self.is_taken = why, is_taken
 
 
-def _join_failure(error: aio.AioRpcError, name: str) -> JoinFailed:
-    """Why the main server is not there for this client."""
+def _join_failure(error: aio.AioRpcError, server: str, name: str) -> JoinFailed:
+    """Why a server is not there for this client."""
     if error.code() == TAKEN:
         return JoinFailed(f"another device is connected as {name}; trying again", error.details() or "", is_taken=True)
-    return JoinFailed("the main server is away; trying again", error.code().name.lower())
+    if error.code() == FULL:
+        return JoinFailed(f"the {server} server takes no more of {name}; trying again", error.details() or "")
+    return JoinFailed(f"the {server} server is away; trying again", error.code().name.lower())
 
 
 class ClientProcess:
@@ -79,7 +81,8 @@ class ClientProcess:
         self.work: asyncio.Task[None] | None = None
         self.evaluation: asyncio.Task[None] | None = None
         self.working_copy: Part | None = None  # of the head, used again while the cut stays
-        self.logged, self.last_failure = RepeatLimit(), cast(JoinFailed | None, None)
+        self.lines = LineLimit(log, MOST_ORDERS)  # a main server may order and refuse as often as it likes
+        self.seldom, self.last_failure = LineLimit(log, 1), cast(JoinFailed | None, None)
         self.reachability_problem = ""  # what `diagnose` said of the servers before the start
 
     def _begin_thread(self) -> None:
@@ -100,11 +103,11 @@ class ClientProcess:
             except aio.AioRpcError as error:
                 if is_refusal(error):
                     raise InputError(f"the main server refuses {self.settings.name}: {error.details()}") from None
-                self._log_seldom(_join_failure(error, self.settings.name))
+                self._log_seldom(_join_failure(error, "main", self.settings.name))
             except JoinFailed as failure:
                 self._log_seldom(failure)
             except WireError as error:
-                self.log.event("message refused", "warning", reason=error.reason, why=error.sentence)
+                self.lines.event("message refused", reason=error.reason, why=error.sentence)
             finally:
                 if self.call is not None:
                     seen_s = clock()
@@ -119,8 +122,7 @@ class ClientProcess:
     def _log_seldom(self, failure: JoinFailed) -> None:
         """Of many attempts that fail alike, log one a minute; after a connection that lasted, log them anew."""
         self.last_failure = failure
-        if self.logged.is_due(str(failure)):
-            self.log.event(str(failure), "warning", why=failure.why)
+        self.seldom.event(str(failure), why=failure.why)
 
     async def _give_up_reconnecting(self) -> str:
         """Stop trying: if this client was away when the last round ended, the main server will never be back."""
@@ -151,7 +153,7 @@ class ClientProcess:
         await call.write(pack_message(ready))
         self.call, self.joined = call, True
         self.main_connected.set()
-        self.log.event("joined", seat=setup.seat, samples=sum(setup.class_counts))
+        self.lines.event("joined", level="info", seat=setup.seat, samples=sum(setup.class_counts))
         steady = asyncio.get_running_loop().call_later(STEADY_S, self._note_steady, backoff)
         try:
             return await self._follow_orders(setup, call)
@@ -161,7 +163,7 @@ class ClientProcess:
     def _note_steady(self, backoff: Backoff) -> None:
         """The connection lasts: after its end the client tries again soon. After a join that is lost at once it does not."""
         backoff.reset()
-        self.logged.forget()
+        self.seldom.forget()
 
     async def _follow_orders(self, setup: ClientSetup, call: Any) -> str:
         """Do what the main server says on the stream `call`, until it says Stop; returns why it does."""
@@ -187,9 +189,9 @@ class ClientProcess:
 
     def _log_benched(self, message: Benched) -> None:
         if message.rounds is None:
-            self.log.event("benched until the operator resumes this client", "warning", why=message.why)
+            self.lines.event("benched until the operator resumes this client", why=message.why)
         else:
-            self.log.event("benched", "warning", rounds=message.rounds, why=message.why)
+            self.lines.event("benched", rounds=message.rounds, why=message.why)
 
     def _open_channels(self) -> Channels:
         """Channels with the certificate that is in the bundle now. A bundle that was good at the start may be half
@@ -228,7 +230,7 @@ class ClientProcess:
         except aio.AioRpcError as error:
             if is_refusal(error):
                 raise InputError(f"the edge server refuses {self.settings.name}: {error.details()}") from None
-            raise JoinFailed("the edge server is away; trying again", error.code().name.lower()) from None
+            raise _join_failure(error, "edge", self.settings.name) from None
         speed = await self._compute(setup.speed, self.settings.measure_s)
         return OwnSpeeds(
             speed.flops_per_s, main.up_bps, main.down_bps, edge.up_bps, edge.down_bps, machine_memory_bits(), main.delay_s,
@@ -244,7 +246,7 @@ class ClientProcess:
             return
         self._check_cut(setup, order.cut)
         await self._abandon_round()
-        self.log.event("round begins", round=order.round + 1, cut=order.cut)
+        self.lines.event("round begins", level="info", round=order.round + 1, cut=order.cut)
         self.job = OpenRound(order)
         self._start_work(self._do_round(setup, self.job))
 
@@ -264,9 +266,9 @@ class ClientProcess:
         assert self.job is not None
         self.job.abandon()
         if message.kept:
-            self.log.event("round complete", round=message.round + 1)
+            self.lines.event("round complete", level="info", round=message.round + 1)
         else:
-            self.log.event("not in this round", "warning", round=message.round + 1, why=message.why)
+            self.lines.event("not in this round", round=message.round + 1, why=message.why)
 
     async def _abandon_round(self) -> None:
         """End the work on a round that is over."""
@@ -297,7 +299,7 @@ class ClientProcess:
         work = self._round_work(setup, job)
         head = await work.fetch_head()
         await self._compute(work.train, head)
-        self.log.event("batches complete", round=job.order.round + 1)
+        self.lines.event("batches complete", level="info", round=job.order.round + 1)
         await work.upload_head()
 
     async def _upload_again(self, setup: ClientSetup, job: OpenRound) -> None:
@@ -308,24 +310,24 @@ class ClientProcess:
         try:
             await work
         except Abandoned as error:
-            self.log.event("left the round", round=job.order.round + 1, why=str(error))
+            self.lines.event("left the round", level="info", round=job.order.round + 1, why=str(error))
         except WireError as error:
             job.abandon()
-            self.log.event("message refused", "warning", reason=error.reason, why=error.sentence)
+            self.lines.event("message refused", reason=error.reason, why=error.sentence)
         except Exception as error:
             job.abandon()
-            self.log.event("the round failed here", "error", error=error, round=job.order.round + 1)
+            self.lines.event("the round failed here", level="error", error=error, round=job.order.round + 1)
 
     async def _evaluate(self, setup: ClientSetup, order: Evaluate, channels: Channels) -> None:
         """Let the client's test samples judge the averaged model. If this fails, only the other clients' samples do."""
         try:
             num_samples = await evaluate_head(setup, order, channels, self._compute)
-            self.log.event("test samples counted", round=order.round, samples=num_samples)
+            self.lines.event("test samples counted", level="info", round=order.round, samples=num_samples)
         except (WireError, aio.AioRpcError, aio.UsageError, asyncio.InvalidStateError) as error:
             why = error.code().name.lower() if isinstance(error, aio.AioRpcError) else str(error)
-            self.log.event("test samples not counted", "warning", round=order.round, why=why)
+            self.lines.event("test samples not counted", round=order.round, why=why)
         except Exception as error:
-            self.log.event("the evaluation failed here", "error", error=error, round=order.round)
+            self.lines.event("the evaluation failed here", level="error", error=error, round=order.round)
 
     async def leave(self) -> None:
         """Tell the main server, if it is connected, that this client goes; then close the channels."""

@@ -1,13 +1,19 @@
-"""One compute thread, off the event loop, and the fair queue before it.
+"""One compute thread, off the event loop, and the queue before it.
 
-Steps run one at a time, so that no step's numbers or seconds depend on another. Waiting steps are served by weighted
-fair queueing: a client's next step carries the tag max(now, the client's last tag) + cost / weight, and the smallest
-tag is served first. `now` is the tag of the step in service, so that a client that was away gains no credit.
+Steps run one at a time, so that no step's numbers or seconds depend on another. Which of the waiting steps is next is decided by
+`network.service`, and changes no number of the model:
+
+    turns    weighted fair queueing: a client's next step carries the tag max(now, the client's last tag) + cost / weight, and the smallest
+             tag is served first. `now` is the tag of the step in service, so that a client that was away gains no credit.
+    longest  the client with the longest way to go by the round's plan is served first
+
+`network.server_queue` has both orders as an event simulation, with which rounds are planned.
 """
 
 import asyncio
 import heapq
 import itertools
+import math
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +36,7 @@ class FairQueue(Generic[Item]):
         self._last: dict[Hashable, float] = {}  # each client's last tag
         self._current_tag, self._order = 0.0, itertools.count()
 
-    def push(self, client: Hashable, cost: float, weight: float, item: Item) -> None:
+    def push(self, client: Hashable, cost: float, weight: float, item: Item, way_s: float = math.inf) -> None:
         tag = max(self._current_tag, self._last.get(client, 0.0)) + cost / weight
         self._last[client] = tag
         heapq.heappush(self._waiting, (tag, next(self._order), item))
@@ -43,6 +49,30 @@ class FairQueue(Generic[Item]):
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+
+class LongestFirst(Generic[Item]):
+    """Whoever has the longest way to go is next; of equal ways, who came first. way_s: seconds to the end of the client's round, if nobody
+    else were served; without an end for the process's own work, which all wait for."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[float, int, Item]] = []
+        self._order = itertools.count()
+
+    def push(self, client: Hashable, cost: float, weight: float, item: Item, way_s: float = math.inf) -> None:
+        heapq.heappush(self._waiting, (-way_s, next(self._order), item))
+
+    def pop(self) -> Item:
+        return heapq.heappop(self._waiting)[-1]
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+
+QUEUES: dict[str, type[FairQueue[Any] | LongestFirst[Any]]] = {
+    "turns": FairQueue,
+    "longest": LongestFirst,
+}  # by `network.service`
 
 
 @dataclass(frozen=True)
@@ -62,12 +92,12 @@ class _Job:
 
 
 class ComputeQueue:
-    """The compute thread of a process."""
+    """The compute thread of a process. service: of QUEUES."""
 
-    def __init__(self, num_threads: int | None = None) -> None:
+    def __init__(self, num_threads: int | None = None, service: str = "turns") -> None:
         keep_freed_memory()
         self._thread = ThreadPoolExecutor(1, "hsfl-compute", self._begin, (num_threads,))
-        self._queue: FairQueue[_Job] = FairQueue()
+        self._queue: FairQueue[_Job] | LongestFirst[_Job] = QUEUES[service]()
         self._busy = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -76,25 +106,31 @@ class ComputeQueue:
         if num_threads is not None:
             torch.set_num_threads(num_threads)
 
-    async def run(
-        self, work: Callable[[], Answer], client: Hashable = None, cost: float = 0.0, weight: float = 1.0
-    ) -> Answer:
+    async def run(self, work: Callable[[], Answer], client: Hashable = None, cost: float = 0.0) -> Answer:
         """Do the work on the compute thread, in its turn, and return its answer. client: whose turn it takes (None: the
-        process's own); cost and weight: as of `FairQueue`."""
-        return (await self.timed(work, client, cost, weight)).answer
+        process's own); cost: as of `FairQueue`."""
+        return (await self.timed(work, client, cost)).answer
 
     async def timed(
-        self, work: Callable[[], Any], client: Hashable = None, cost: float = 0.0, weight: float = 1.0
+        self,
+        work: Callable[[], Any],
+        client: Hashable = None,
+        cost: float = 0.0,
+        weight: float = 1.0,
+        way_s: float = math.inf,
     ) -> Timed:
-        """As `run`, and say how long the work waited and took."""
+        """As `run`, and say how long the work waited and took. weight: as of `FairQueue`; way_s: as of `LongestFirst`."""
         job = _Job(work, asyncio.get_running_loop().create_future())
-        self._queue.push(client, cost, weight, job)
+        self._queue.push(client, cost, weight, job, way_s)
         if not self._busy:
             self._busy = True
             task = asyncio.create_task(self._serve())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return await job.done
+        try:
+            return await job.done
+        finally:
+            del job.work  # a caller that is gone leaves nothing in the queue but its turn: work may hold a whole model
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()

@@ -15,12 +15,15 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import IO, Any
 
 NAMES = ("client", "clients")  # fields with names of clients, who may be called as their hosts are
-REPEAT_S = 60.0  # between two lines that say the same
+REPEAT_S = 60.0  # in which few lines say the same
+MOST_LINES = 20  # of one kind in REPEAT_S, of what a peer does that may have good reasons
+MOST_ORDERS = 600  # of one kind in REPEAT_S, of what a main server tells a device; ten rounds a second
 MOST_CHARACTERS = 500  # of one value: a peer's words do not fill the disk
 PEM = re.compile(r"-----BEGIN [A-Z0-9 ]*-----.*?(?:-----END [A-Z0-9 ]*-----|$)", re.DOTALL)
 URL = re.compile(r"\b(?!hsfl:)[a-z][a-z0-9+.-]*://\S+")
@@ -119,25 +122,6 @@ def _printable(text: str) -> str:
     return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
-class RepeatLimit:
-    """Which lines are due: the same line at most once in REPEAT_S."""
-
-    def __init__(self) -> None:
-        self._logged_s: dict[str, float] = {}
-
-    def is_due(self, line: str) -> bool:
-        """Whether the line may be written now; if so, it counts as written."""
-        now_s = time.monotonic()
-        is_due = now_s - self._logged_s.get(line, -math.inf) >= REPEAT_S
-        if is_due:
-            self._logged_s[line] = now_s
-        return is_due
-
-    def forget(self) -> None:
-        """Let every line be written anew."""
-        self._logged_s.clear()
-
-
 class Log:
     """Where one server or client writes what happens."""
 
@@ -157,6 +141,43 @@ class Log:
         root.setLevel(logging.WARNING)
         for name in ("asyncio", "grpc._cython.cygrpc"):
             logging.getLogger(name).addFilter(_is_no_lost_answer)
+
+
+class LineLimit:
+    """Writes few lines of a kind into a log, `most` of them in REPEAT_S: a peer that is refused, or joins and goes, a thousand times a second
+    must not fill the disk. The next line that is written says how many were not. A kind is an event, a client and a reason."""
+
+    def __init__(self, log: Log, most: int, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._log, self._most, self._clock_s = log, most, clock_s
+        self._written: dict[
+            tuple[str, str | None, str | None], tuple[float, int]
+        ] = {}  # since when, and how many, by kind
+        self._num_left_out = 0
+
+    def event(
+        self, event: str, client: str | None = None, reason: str | None = None, level: str = "warning", **fields: Any
+    ) -> None:
+        """Write a line, if there were few of its kind."""
+        now_s, kind = self._clock_s(), (event, client, reason)
+        since_s, count = self._written.get(kind, (now_s, 0))
+        if now_s - since_s >= REPEAT_S:
+            since_s, count = now_s, 0
+        if not count:
+            self._written = {kind: told for kind, told in self._written.items() if now_s - told[0] < REPEAT_S}
+        self._written[kind] = (since_s, count + 1)
+        if count >= self._most:
+            self._num_left_out += 1
+            return
+        known: dict[str, Any] = {
+            name: value for name, value in (("client", client), ("reason", reason)) if value is not None
+        }
+        if self._num_left_out:
+            fields["lines_left_out"], self._num_left_out = self._num_left_out, 0
+        self._log.event(event, level, **known, **fields)
+
+    def forget(self) -> None:
+        """Let lines of every kind be written anew."""
+        self._written.clear()
 
 
 def _is_no_lost_answer(record: logging.LogRecord) -> bool:

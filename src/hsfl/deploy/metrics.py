@@ -18,7 +18,15 @@ PHASES = ("client", "smashed", "server", "waiting", "gradient", "model_up", "mod
 LINKS = ("client_main", "client_edge", "main_edge")
 DIRECTIONS = ("up", "down")  # up: towards the main server, or from a client
 REASONS = (
-    *("certificate", "expired", "key_usage", "name", "role", "revoked"),  # of hsfl.deploy.trust.identity.Refused
+    *(
+        "certificate",
+        "expired",
+        "key_usage",
+        "name",
+        "role",
+        "revoked",
+        "calls",
+    ),  # of hsfl.deploy.trust.identity.Refused
     *(
         "late",
         "disconnected",

@@ -73,7 +73,11 @@ def _on_signals(stop: Callable[[], object]) -> None:
 async def serve_main(settings: MainSettings, insecure: bool, log: Log) -> Summary:
     """Run the main server until all rounds are done or it is told to end."""
     certs, config = certs_folder(settings.certs, insecure, "main"), run_config(settings)
-    folder, compute, metrics = RunFolder(settings.out), ComputeQueue(settings.threads), Metrics()
+    folder, compute, metrics = (
+        RunFolder(settings.out),
+        ComputeQueue(settings.threads, config.network.service),
+        Metrics(),
+    )
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     with folder.locked(), _metrics_page(settings.metrics, metrics, certs, log):

@@ -144,6 +144,11 @@ def run_config(settings: MainSettings) -> RunConfig:
             f"run.train.norm_statistics is {config.train.norm_statistics!r}, which real machines do not do yet; leave it out"
         )
     _check_robust(settings, config)
+    if config.network.service != "turns" and config.network.server == "shares":
+        raise InputError(
+            f"run.network.service is {config.network.service!r} but run.network.server is 'shares', by which clients take turns in "
+            "proportion to their shares; leave one of them out"
+        )
     seats = len(settings.clients)
     if seats > config.fleet.num_clients:
         raise InputError(

@@ -7,7 +7,7 @@ from safetensors import SafetensorError
 
 from hsfl.deploy.model_kit import ModelKit
 from hsfl.errors import InputError
-from hsfl.files import clear_scratch
+from hsfl.files import clear_scratch, patiently
 from hsfl.models.state import UnitState
 from hsfl.runs.run_folder.checkpoint import load_tensors, save_tensors
 
@@ -38,7 +38,7 @@ class UnitStore:
             raise InputError(
                 f"the checkpoint of round {round} cannot be written ({reason}); the round before stays: make room and start again"
             ) from error
-        for old in self.rounds():
+        for old in patiently(self.rounds):
             if not round - KEPT_ROUNDS < old <= round:  # a later round is made again from here
                 self._path(old).unlink(missing_ok=True)
 

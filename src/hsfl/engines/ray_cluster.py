@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
+from hsfl.engines.ray_leftovers import LeftoverWatch
 from hsfl.errors import InputError, install_extra
 
 REFUSED_WITHIN_S = 15.0  # an address that does not answer is refused within this time: the sum of the next three limits
@@ -23,6 +24,8 @@ KNOCK_S = 3.0  # for connecting: the host's name is looked up, and all its addre
 LOAD_S = 2.0  # for loading Ray, which no limit cuts short
 ANSWER_S = 10.0  # for the cluster's answer
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "error", "RAY_DEDUP_LOGS": "0"}  # no usage reports
+
+ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0": a cluster of one machine, for the processes that Ray starts
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ def connect(address: str | None, num_cpus: int) -> Cluster:
     cluster = Cluster(True)
     if address is None:
         _set_token(cluster.undo)
+        _keep_to_loopback(cluster.undo)
         init_arguments: dict[str, Any] = {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
         init_arguments |= {"_node_ip_address": "127.0.0.1"}
     else:
@@ -85,7 +89,16 @@ def connect(address: str | None, num_cpus: int) -> Cluster:
         if isinstance(error, KeyboardInterrupt):
             raise
         raise InputError(_unusable_sentence(address, error)) from error
+    if address is None:
+        _watch_leftovers(cluster.undo)
     return cluster
+
+
+def _watch_leftovers(undo: ExitStack) -> None:
+    with suppress(Exception):  # a version of Ray that keeps its processes elsewhere
+        from ray._private import worker
+
+        undo.callback(LeftoverWatch(worker._global_node.all_processes["raylet"][0].process.pid).end)
 
 
 def _no_ray() -> InputError:
@@ -134,6 +147,18 @@ def _set_token(undo: ExitStack) -> None:
     for name, value in {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}.items():
         undo.callback(_set_variable, name, os.environ.get(name))
         _set_variable(name, value)
+
+
+def _keep_to_loopback(undo: ExitStack) -> None:
+    """Let Ray's node be 127.0.0.1, as it is asked to. Except on Windows and macOS Ray takes the machine's own address instead, where there is
+    one, and all processes listen on every address."""
+    with suppress(Exception):  # a version of Ray without this
+        from ray._private import ray_constants
+
+        undo.callback(setattr, ray_constants, "ENABLE_RAY_CLUSTER", ray_constants.ENABLE_RAY_CLUSTER)
+        ray_constants.ENABLE_RAY_CLUSTER = False
+    undo.callback(_set_variable, ONE_MACHINE, os.environ.get(ONE_MACHINE))
+    _set_variable(ONE_MACHINE, "0")
 
 
 def _set_variable(name: str, value: str | None) -> None:

@@ -74,14 +74,13 @@ OFFERED = {  # to other folders, by module
     ),
     "norm_estimation": ("estimation_s",),
     "server_queue": (
-        "arguments",
         "least_queued_s",
-        "ORDERS",
         "queued_round",
         "queued_work",
         "QueuedRound",
         "QueuedWork",
         "Serve",
         "serve_batches",
+        "service_arguments",
     ),
 }

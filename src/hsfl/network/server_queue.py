@@ -25,7 +25,7 @@ Legend: K clients, N batches (the last may be a part of a batch).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from hsfl.network.latency import Phases
 
 Array = np.ndarray
 ORDERS = {"turns": 0, "longest": 1}
+MOST_BATCHES = 50_000  # of a round that is made event by event; a client may claim millions, and a plan must not take minutes for it
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,22 @@ def queued_work(phases: Phases, num_batches: Array) -> QueuedWork:
 
 def queued_round(work: QueuedWork, order: str = "turns") -> QueuedRound:
     """The round, event by event, in plain Python."""
-    return QueuedRound(*serve_batches(*arguments(work), ORDERS[order]))
+    return QueuedRound(*serve_batches(*service_arguments(work, order)))
+
+
+def service_arguments(work: QueuedWork, order: str) -> tuple[Array, Array, Array, Array, Array, int]:
+    """What `serve_batches` takes. Where all clients together have more than MOST_BATCHES, several batches go round as one: everybody's work
+    stays, and waits become a little coarser."""
+    num_batches = float(np.sum(work.num_batches))
+    together = max(num_batches / MOST_BATCHES, 1.0)
+    if together > 1.0:
+        of_several = {name: getattr(work, name) * together for name in ("before_s", "serve_s", "after_s")}
+        work = replace(work, **of_several, num_batches=work.num_batches / together)
+    return *arguments(work), ORDERS[order]
 
 
 def arguments(work: QueuedWork) -> tuple[Array, Array, Array, Array, Array]:
-    """The arrays that `serve_batches` takes, as floats in memory order."""
+    """The arrays of the work, as floats in memory order."""
     columns = (work.before_s, work.serve_s, work.after_s, work.num_batches, work.up_s)
     before_s, serve_s, after_s, num_batches, up_s = np.array(np.broadcast_arrays(*columns), float)
     return before_s, serve_s, after_s, num_batches, up_s

@@ -85,10 +85,34 @@ def test_a_permanent_straggler_costs_tau_ever_more_seldom(rules: BenchRules, num
 
 
 @given(RULES, st.lists(st.lists(st.just(RoundOutcome.LATE), max_size=4), max_size=12))
-def test_one_kept_round_forgives_lateness(rules: BenchRules, runs: list[list[RoundOutcome]]) -> None:
-    outcomes = [outcome for late in runs for outcome in (*late[: rules.after - 1], RoundOutcome.KEPT)]
+def test_as_many_kept_rounds_in_a_row_as_late_ones_bench_forgive_lateness(
+    rules: BenchRules, runs: list[list[RoundOutcome]]
+) -> None:
+    kept = [RoundOutcome.KEPT] * min(rules.after, FORGIVEN_AFTER)
+    outcomes = [outcome for late in runs for outcome in (*late[: rules.after - 1], *kept)]
     assert all(not after.is_benched for _, after, _ in history(rules, outcomes))
-    assert after_round(rules, Conduct(late=7, sentences=3), RoundOutcome.KEPT) == Conduct()
+    conduct = Conduct(late=7, sentences=3)
+    for number in range(1, rules.after + 1):
+        conduct = after_round(rules, conduct, RoundOutcome.KEPT)
+        assert (conduct == Conduct()) == (number == rules.after)
+
+
+@given(RULES.filter(lambda rules: rules.after > 1), st.data())
+def test_a_client_that_is_kept_now_and_then_is_benched_and_ever_longer(rules: BenchRules, data: st.DataObject) -> None:
+    """Fewer kept rounds between its late ones than forgive lateness do not spare it: late in two of three rounds, it is benched, too."""
+    outcomes = []
+    for _ in range(rules.after + 4):
+        outcomes += [RoundOutcome.KEPT] * data.draw(st.integers(0, min(rules.after, FORGIVEN_AFTER) - 1)) + [
+            RoundOutcome.LATE
+        ]
+    sentences = [after.sentences for before, after, _ in history(rules, outcomes) if after.sentences > before.sentences]
+    assert sentences == [1, 2, 3, 4, 5]
+
+
+def test_a_conduct_of_an_older_checkpoint_means_what_it_meant() -> None:
+    """Its late rounds were in a row."""
+    assert after_round(BenchRules(), Conduct(late=2), RoundOutcome.LATE).is_benched
+    assert not after_round(BenchRules(), Conduct(late=1), RoundOutcome.LATE).is_benched
 
 
 @given(RULES, OUTCOMES)

@@ -1,5 +1,6 @@
 """The clients' own test samples judge the model: what is counted is what a simulation counts on all of them together."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from hsfl.training.evaluation import Quality, evaluate_model, num_batches, quali
 from tests.deploy.fleet import RUN, changed, simulated
 from tests.deploy.inside import Inside
 from tests.deploy.kits import small_kit
-from tests.naming import raises
+from tests.naming import names, raises
 
 NAMES = ("ada", "bo", "cy", "di")
 ONE_ROUND = changed(RUN, train={"rounds": 1})
@@ -112,6 +113,13 @@ class Liar(Odd):
         await read_message(call)
 
 
+class Staller(Odd):
+    """Trains well, and sends none of its test samples: everybody waits for it until tau."""
+
+    async def tell(self, setup: ClientSetup, call: object) -> None:
+        await asyncio.sleep(60)
+
+
 def run_as(inside: Inside, kind: type[ClientProcess], name: str) -> Callable:
     return lambda: kind(inside.client_settings(name), None, inside.log(name)).run_and_reconnect()
 
@@ -125,14 +133,28 @@ def test_a_client_that_goes_or_lies_in_an_evaluation_is_not_counted(tmp_path: Pa
     assert [line["reason"] for line in refused] == ["not_finite"]
 
 
+def test_a_client_that_stalls_in_every_evaluation_is_benched(tmp_path: Path) -> None:
+    """Its update counts, and its lateness does, too: it costs tau once, and not in every round."""
+    run = changed(RUN, train={"rounds": 3, "tau_s": 12.0})
+    inside = Inside(tmp_path, run, more={"evaluate": "clients", "bench_after": 1, "min_clients": 3, "first_clients": 4})
+    assert inside.go(run_as(inside, Staller, "di"), honest=NAMES[:3]).status == "finished"
+    assert [record["kept"] for record in inside.rounds()] == [[0, 1, 2, 3], [0, 1, 2], [0, 1, 2]]
+    (line,) = [line for line in inside.events("main") if line["event"] == "client benched"]
+    assert line["client"] == "di"
+    names(line["why"], "late")
+    said = [line for line in inside.events("main") if line["event"] == "evaluated by clients"]
+    assert [(line["clients"], line["of"]) for line in said] == [(3, 4), (3, 3), (3, 3)]
+
+
 def test_a_client_has_one_stream_in_an_evaluation() -> None:
     evaluation = Evaluation(1, {name: Seat(k, name, 2, 20, 20) for k, name in enumerate(NAMES)})
     evaluate_handler = EvaluateHandler(SimpleNamespace(evaluation=evaluation))
     set_caller(Identity("ada", "client", 0))
     assert evaluate_handler._find_seat(Enter(evaluation.attempt)) == (evaluation, evaluation.seats["ada"])
-    evaluation.leave(0)
-    with raises(WireError, "ada", "evaluation"):
-        evaluate_handler._find_seat(Enter(evaluation.attempt))
+    for _ in range(2):  # while the first stream is open, and after its end
+        with raises(WireError, "ada", "evaluation"):
+            evaluate_handler._find_seat(Enter(evaluation.attempt))
+        evaluation.leave(0)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Protocol
 import grpc
 
 from hsfl.deploy.admin.fleet_control import FleetControl
-from hsfl.deploy.logs import Log, RepeatLimit
+from hsfl.deploy.logs import LineLimit, Log
 from hsfl.deploy.main.roster import Member, Roster
 from hsfl.deploy.wire.client_messages import Benched, Knock
 from hsfl.deploy.wire.messages import pack_message
@@ -32,7 +32,7 @@ class Admission:
     """The door of the stream Attend."""
 
     def __init__(self, shared: Attended) -> None:
-        self.shared, self._logged = shared, RepeatLimit()
+        self.shared, self._seldom = shared, LineLimit(shared.log, 1)
 
     async def check(self, name: str, context: Any) -> None:
         """Refuse a device that may not attend under this name, in words: the call is aborted."""
@@ -51,8 +51,7 @@ class Admission:
 
     async def _refuse(self, name: str, context: Any, code: grpc.StatusCode, event: str, sentence: str) -> NoReturn:
         """Abort the call. The log says so once a minute, however often the device comes again."""
-        if self._logged.is_due(f"{event} {name}"):
-            self.shared.log.event(event, "warning", client=name, why=sentence)
+        self._seldom.event(event, name, why=sentence)
         await context.abort(code, sentence)
         raise AssertionError("to abort is to raise")
 

@@ -1,8 +1,9 @@
 """Who is benched, and for how many rounds: a state machine without a clock, a seat at a time.
 
-A client whose updates or messages are refused again and again, or that is late in every round, sits out some rounds and is then tried
+A client whose updates or messages are refused again and again, or that is often late, sits out some rounds and is then tried
 again. If it fails again before it is forgiven, the next sentence is twice as long, up to a longest one, so that a permanent straggler costs tau ever
-more seldom. One kept round forgives lateness. Offences are forgiven after FORGIVEN_AFTER kept rounds in a row.
+more seldom. Lateness is forgiven after as many kept rounds in a row as late rounds bench (`BenchRules.after`): one kept round between
+late ones forgives nothing. Offences are forgiven after FORGIVEN_AFTER kept rounds in a row.
 """
 
 from dataclasses import dataclass, replace
@@ -45,8 +46,8 @@ def without_common_faults(outcomes: dict[str, RoundOutcome], reasons: dict[str, 
 
 @dataclass(frozen=True)
 class BenchRules:
-    """after: offences, or late rounds in a row, that bench a seat; 0 benches nobody. first: rounds of the first sentence; every next one
-    is twice as long, up to `longest`."""
+    """after: offences, or late rounds, that bench a seat, and kept rounds in a row that forgive lateness; 0 benches nobody. first: rounds of
+    the first sentence; every next one is twice as long, up to `longest`."""
 
     after: int = 3
     first: int = 2
@@ -58,7 +59,7 @@ class Conduct:
     """What counts of a client's rounds so far."""
 
     offences: int = 0  # that are not forgiven
-    late: int = 0  # rounds in a row in which the client took part and was late
+    late: int = 0  # late rounds that are not forgiven
     good: int = 0  # kept rounds in a row
     sentences: int = 0  # that are not forgiven
     rounds_left: int = 0  # that the client sits out
@@ -80,8 +81,9 @@ def after_round(rules: BenchRules, conduct: Conduct, outcome: RoundOutcome, reas
         return conduct
     if outcome == RoundOutcome.KEPT:
         good = conduct.good + 1
-        is_forgiven = not conduct.offences or good >= FORGIVEN_AFTER
-        return Conduct() if is_forgiven else replace(conduct, late=0, good=good)
+        late = 0 if good >= min(rules.after, FORGIVEN_AFTER) else conduct.late
+        is_forgiven = good >= FORGIVEN_AFTER if conduct.offences else not late
+        return Conduct() if is_forgiven else replace(conduct, late=late, good=good)
     late, offences = conduct.late + (outcome == RoundOutcome.LATE), conduct.offences + (outcome == RoundOutcome.OFFENCE)
     failed = replace(conduct, late=late, offences=offences, good=0)
     is_over_limit = late >= rules.after or offences >= rules.after
@@ -91,7 +93,8 @@ def after_round(rules: BenchRules, conduct: Conduct, outcome: RoundOutcome, reas
 def _sentenced(rules: BenchRules, conduct: Conduct, outcome: RoundOutcome, reason: str) -> Conduct:
     rounds = min(rules.first * 2 ** min(conduct.sentences, MOST_DOUBLINGS), max(rules.longest, rules.first))
     if outcome == RoundOutcome.LATE:
-        why = "it was late in a round" if conduct.late == 1 else f"it was late in {conduct.late} rounds in a row"
+        why = "it was late in a round" if conduct.late == 1 else f"it was late in {conduct.late} rounds"
+        why += f" ({rules.after} kept in a row forgive that)" if rules.after > 1 else ""
     else:
         count = conduct.offences
         why = f"an update or message of it was refused: {reason}"

@@ -16,7 +16,7 @@ from hsfl.deploy.admin.fleet_state import (
     read_facts,
 )
 from hsfl.deploy.admin.operator_events import EVENTS_FILE, OperatorEvent, append_event, read_events, time_now
-from hsfl.deploy.logs import Log, RepeatLimit
+from hsfl.deploy.logs import LineLimit, Log
 from hsfl.errors import InputError
 from hsfl.files import checked_record, stamp
 from hsfl.runs.run_folder.folder import RunFolder
@@ -28,7 +28,7 @@ class FleetControl:
     def __init__(self, folder: RunFolder, rules: BenchRules, log: Log, num_units: int | None = None) -> None:
         self.folder, self.rules, self.log, self.num_units = folder, rules, log, num_units
         self.state = FleetState()
-        self._logged = RepeatLimit()
+        self._seldom = LineLimit(log, 1)
         self._stamp: Any = None  # of the file of orders when it was read last
 
     def restore(self, content: str | None) -> None:
@@ -66,8 +66,7 @@ class FleetControl:
         try:
             events = read_events(self.folder.path)
         except InputError as error:
-            if self._logged.is_due(str(error)):
-                self.log.event("orders of the operator cannot be read", "warning", why=str(error))
+            self._seldom.event("orders of the operator cannot be read", why=str(error))
             return []
         if len(events) < self.state.num_events:
             why = f"{EVENTS_FILE} was made shorter; orders taken before hold, and newer ones must be given again"

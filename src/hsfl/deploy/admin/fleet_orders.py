@@ -1,7 +1,7 @@
 """What the main server does about orders of the operator, and about clients that offend or are late: between two rounds, never within
 one. The state and its rules are in `fleet_state`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from hsfl.deploy.admin.admission import tell_benched
 from hsfl.deploy.admin.benching import RoundOutcome, outcome_of_drop
@@ -46,13 +46,18 @@ def members_who_may(shared: SharedState) -> dict[int, Member]:
     return {seat: member for seat, member in members.items() if member.name in admitted}
 
 
-def judge_round(shared: SharedState, open_round: MainRound, kept: Sequence[int], is_complete: bool) -> None:
-    """Count how a round (or, where it is not complete, a try at one) ended for each client. Whoever is benched for it is told so."""
+def judge_round(
+    shared: SharedState, open_round: MainRound, kept: Sequence[int], is_complete: bool, late: Collection[str] = ()
+) -> None:
+    """Count how a round (or, where it is not complete, a try at one) ended for each client. Whoever is benched for it is told so. late:
+    clients that were kept, but were late with their test samples."""
     names = {seat: tail.name for seat, tail in open_round.tails.items()}
     drops = {names[seat]: reason for seat, reason in open_round.drops.items()}
     words = {names[seat]: open_round.tails[seat].dropped or "" for seat in open_round.drops}
     outcomes = {name: outcome_of_drop(reason) for name, reason in drops.items()}
     outcomes |= {names[seat]: RoundOutcome.KEPT for seat in kept}
+    outcomes |= dict.fromkeys(late, RoundOutcome.LATE)
+    drops |= dict.fromkeys(late, "late")
     for name, conduct in shared.control.judge(outcomes, drops, words, is_complete).items():
         shared.log.event("client benched", "warning", client=name, rounds=conduct.rounds_left, why=conduct.why)
         for member in shared.roster.members.values():

@@ -45,6 +45,13 @@ class RoundPlan:
         planned = self.allocation_note.get("server_hz")
         return max(float(planned[seat]), 1e-9) if planned is not None else 1.0
 
+    def way_s(self, seat: int, part_left: float) -> float:
+        """Planned seconds from a client's next batch to the end of its upload, if the main server served nobody else. part_left: of its
+        batches."""
+        took_s = {phase: float(seconds[seat]) for phase, seconds in self.timeline.phase_s.items()}
+        upload_s, _ = took_s.pop("model_up"), took_s.pop("model_down")
+        return part_left * sum(took_s.values()) + upload_s
+
 
 class CutPlanner:
     """Plans each round of a deployment."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from hsfl.deploy.admin.admission import Admission, new_member, tell_benched
 from hsfl.deploy.admin.fleet_control import FleetControl
 from hsfl.deploy.compute_queue import ComputeQueue
-from hsfl.deploy.logs import Log
+from hsfl.deploy.logs import MOST_LINES, LineLimit, Log
 from hsfl.deploy.main.client_counts import ClientCounts
 from hsfl.deploy.main.cut_planner import CutPlanner
 from hsfl.deploy.main.edge_link import EdgeLink
@@ -43,7 +43,6 @@ from hsfl.deploy.wire.client_messages import (
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.message_fields import MOST_SAMPLES
 from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_message
-from hsfl.deploy.wire.refusal_log import RefusalLog
 from hsfl.deploy.wire.transport import read_request, read_request_or_none
 from hsfl.deploy.wire.versions import own_versions, version_differences
 from hsfl.errors import InputError
@@ -96,7 +95,7 @@ class AttendHandler:
     def __init__(self, shared: SharedState) -> None:
         self.shared = shared
         self.admission = Admission(shared)
-        self.lines = RefusalLog(shared.log)  # a client may join and go as often as it likes
+        self.lines = LineLimit(shared.log, MOST_LINES)  # a client may join and go as often as it likes
 
     async def attend(self, messages: Any, context: Any) -> None:
         """Serve a client's connection for as long as the client stays."""
@@ -281,8 +280,9 @@ class TrainHandler:
                 raise WireError("protocol", f"a batch with tensors {sorted(tensors)}, not smashed and labels")
             cost = tensors["labels"].numel() * float(self.shared.planner.cost.server_flops[tail.cut])
             weight = open_round.plan.weight(tail.seat)
+            way_s = open_round.plan.way_s(tail.seat, 1 - tail.step / tail.steps.count)
             done = await self.shared.compute.timed(
-                lambda: self._compute_step(open_round, tail, tensors), tail.seat, cost, weight
+                lambda: self._compute_step(open_round, tail, tensors), tail.seat, cost, weight, way_s
             )
             loss, gradient = done.answer
             self.shared.metrics.carried("client_main", "up", tensors["smashed"].nbytes)

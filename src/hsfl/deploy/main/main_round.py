@@ -296,6 +296,7 @@ class Evaluation:
     seats: dict[str, Seat]  # by name
     attempt: str = field(default_factory=lambda: secrets.token_hex(8))
     tallies: dict[int, Tally] = field(default_factory=dict)  # of clients whose test samples are all counted, by seat
+    entered: set[int] = field(default_factory=set)  # seats that have opened their stream; each has one
     gone: set[int] = field(default_factory=set)  # seats that are not waited for any longer, done or not
     over: asyncio.Event = field(default_factory=asyncio.Event)
 

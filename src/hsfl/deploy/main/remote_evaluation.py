@@ -27,6 +27,12 @@ class EvaluateHandler:
 
     def __init__(self, shared: SharedState) -> None:
         self.shared = shared
+        self._late = set[str]()  # clients that were not done in the last evaluation, and let everybody wait until tau
+
+    def take_late(self) -> set[str]:
+        """Who was late in the evaluation of the round that ends, told once."""
+        late, self._late = self._late, set()
+        return late
 
     async def quality(self, open_round: MainRound, whole: UnitState) -> Quality | None:
         """How good a round's model is on the test samples of the clients that the round kept. They have tau for it."""
@@ -45,8 +51,9 @@ class EvaluateHandler:
                 if not shared.roster.send(seat.seat, pack_message(evaluation.order(seat))):
                     evaluation.leave(seat.seat)
             await asyncio.wait_for(evaluation.over.wait(), tau_now_s(shared))
-        except TimeoutError:
-            pass  # the line below says how many were counted
+        except TimeoutError:  # the line below says how many were counted
+            done = evaluation.tallies.keys() | evaluation.gone
+            self._late = {seat.name for seat in seats.values() if seat.seat not in done}
         finally:
             shared.evaluation = None
         quality = evaluation.quality()
@@ -70,11 +77,12 @@ class EvaluateHandler:
             evaluation.leave(seat.seat)
 
     def _find_seat(self, enter: Enter) -> tuple[Evaluation, Seat]:
-        """The evaluation and the seat of the client that calls. A stream that has ended, done or not, is not made anew."""
+        """The evaluation and the seat of the client that calls. A client has one stream; it is not made anew."""
         evaluation, name = self.shared.evaluation, caller().name
         seat = evaluation.seats.get(name) if evaluation is not None and enter.attempt == evaluation.attempt else None
-        if evaluation is None or seat is None or seat.seat in evaluation.gone:
+        if evaluation is None or seat is None or seat.seat in evaluation.gone | evaluation.entered:
             raise WireError("stale", f"{name} has no part in an evaluation now")
+        evaluation.entered.add(seat.seat)
         return evaluation, seat
 
     async def _tally_samples(self, seat: Seat, context: Any) -> Tally:

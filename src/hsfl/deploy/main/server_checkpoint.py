@@ -77,7 +77,7 @@ class MainCheckpoint:
         self.folder.append(record)
         if whole is not None and self.standing.best_round == record.round:
             save_model(self.folder, whole, best=True)
-        judge_round(self.shared, open_round, kept, is_complete=True)
+        judge_round(self.shared, open_round, kept, is_complete=True, late=self.evaluate_handler.take_late())
         self._save_checkpoint(after)
         self.sim_time_s = record.sim_time_s
         self._close_round(open_round, record, measured)

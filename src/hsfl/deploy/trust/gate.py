@@ -5,13 +5,15 @@
     server = grpc.aio.server(interceptors=[gate])
     watching = asyncio.create_task(gate.watch())
 
-A handler asks `identity.caller()` who calls. A method that the table does not name may be called by nobody. What goes
+A handler asks `identity.caller()` who calls. A method that the table does not name may be called by nobody. Nothing is read of a call
+before it is admitted, and one name has few calls open at a time, so that what a peer can make the server hold has a limit. What goes
 wrong in a handler stays on the server: gRPC would send the exception's words, with the server's paths, to the peer.
 """
 
 import asyncio
 import inspect
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -33,8 +35,12 @@ from hsfl.deploy.trust.identity import (
 
 OnRefusal = Callable[[Refused, Identity | None, str], None]  # why, who if that is known, the method
 OnFailure = Callable[[Exception, Identity, str], None]  # what went wrong, whose call it was, the method
-# Reasons after which a peer may come again with a newer certificate. After any other it would be refused again.
-COME_AGAIN = ("certificate", "expired")
+CODES = {  # of refusals after which a peer may come again: with a newer certificate, or with fewer calls. After any other it would be refused again.
+    "certificate": grpc.StatusCode.UNAUTHENTICATED,
+    "expired": grpc.StatusCode.UNAUTHENTICATED,
+    "calls": grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+MOST_CALLS = 32  # open at a time, of one name; a client needs five, and as many again for those of a link that broke
 
 
 def _log_failure(error: Exception, identity: Identity, method: str) -> None:
@@ -66,7 +72,7 @@ class _Call:
 class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Checks who calls. roles: the roles that may call each method. denylist: None means no TLS, on loopback, where a
     header and no certificate says who calls. on_problem: told what is wrong with the denylist's file. on_admitted: told a
-    caller's connection, as gRPC writes it, and name."""
+    caller's connection, as gRPC writes it, and name. most_calls: of one name, open at a time."""
 
     def __init__(
         self,
@@ -76,11 +82,13 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
         on_failure: OnFailure = _log_failure,
         on_problem: Callable[[str], None] = _log_problem,
         on_admitted: Callable[[str, str], None] = lambda peer, name: None,
+        most_calls: int = MOST_CALLS,
     ) -> None:
-        self._roles, self._denylist = dict(roles), denylist
+        self._roles, self._denylist, self._most_calls = dict(roles), denylist, most_calls
         self._on_refusal, self._on_failure, self._on_admitted = on_refusal, on_failure, on_admitted
         self._on_problem, self._known_problem = on_problem, denylist.problem if denylist is not None else None
         self._calls: set[_Call] = set()
+        self._num_calls = Counter[str]()  # of `_calls`, by name
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         """Put the check in front of a handler."""
@@ -132,17 +140,17 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
         return None
 
     @asynccontextmanager
-    async def _admitted(self, context: Any, method: str, streams: bool) -> AsyncIterator[None]:
-        """Run a handler's body for a caller who may call; anyone else hears why not. streams: whether it answers in a stream.
+    async def _admitted(self, context: Any, method: str) -> AsyncIterator[None]:
+        """Run a handler's body for a caller who may call; anyone else hears why not.
 
-        A stream's headers are sent before its call can be ended. gRPC sends them with the first message otherwise, and to
+        The headers are sent before a call can be ended. gRPC sends them with the first message otherwise, and to
         abort while that is on its way fails, so that the peer would wait for ever.
         """
         call = await self._check_caller(context, method)
-        if streams:
-            await context.send_initial_metadata(())
         self._calls.add(call)
+        self._num_calls[call.identity.name] += 1
         try:
+            await context.send_initial_metadata(())
             yield
         except asyncio.CancelledError:
             if call.ended is None:  # the peer went away, or the server stops
@@ -162,6 +170,9 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
             await context.abort(grpc.StatusCode.INTERNAL, "the server could not do this; its log says why")
         finally:
             self._calls.discard(call)
+            self._num_calls[call.identity.name] -= 1
+            if not self._num_calls[call.identity.name]:
+                del self._num_calls[call.identity.name]
 
     async def _check_caller(self, context: Any, method: str) -> _Call:
         identity, task = None, asyncio.current_task()
@@ -170,6 +181,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
             identity = self._identify(context)
             self._check_certificate(identity)
             check_role(identity, self._roles.get(method, ()), method)
+            self._check_num_calls(identity)
         except Refused as refused:
             await self._refuse(context, refused, identity, method)
             raise  # not reached: to abort is to raise
@@ -177,43 +189,36 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no typ
         self._on_admitted(context.peer(), identity.name)
         return _Call(identity, task)
 
+    def _check_num_calls(self, identity: Identity) -> None:
+        if (count := self._num_calls[identity.name]) >= self._most_calls:
+            raise Refused("calls", f"{identity.name} has {count} calls open, which is the most; end some, or try again")
+
     async def _refuse(self, context: Any, refused: Refused, identity: Identity | None, method: str) -> None:
         self._on_refusal(refused, identity, method)
-        again = refused.reason in COME_AGAIN
-        code = grpc.StatusCode.UNAUTHENTICATED if again else grpc.StatusCode.PERMISSION_DENIED
-        await context.abort(code, refused.sentence)
+        await context.abort(CODES.get(refused.reason, grpc.StatusCode.PERMISSION_DENIED), refused.sentence)
 
     def _guarded(self, handler: Any, method: str) -> Any:
         """The same handler behind the check. A handler may return its answer, write it to the context, or yield it.
 
-        What a handler yields is written here: gRPC would wait for the write outside of the check, and nobody would tell the
-        peer of a call that is ended meanwhile.
+        Whatever its flow is, gRPC sees a stream both ways, which is the same on the wire: gRPC would read a single request, of any
+        size, before anybody has looked who calls. What a handler yields is written here: gRPC would wait for the write outside of the
+        check, and nobody would tell the peer of a call that is ended meanwhile.
         """
         inner = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
-
-        streams = handler.response_streaming
-
-        async def answer(request: Any, context: Any) -> Any:
-            with _peer_may_go():
-                async with self._admitted(context, method, streams):
-                    return await inner(request, context)
-
-        async def answers(request: Any, context: Any) -> None:
-            with _peer_may_go():
-                async with self._admitted(context, method, streams), aclosing(inner(request, context)) as messages:
-                    async for message in messages:
-                        await context.write(message)
-
         yields = inspect.isasyncgenfunction(inner)
         assert yields or inspect.iscoroutinefunction(inner), f"the handler of {method} is not async"
-        return _HANDLER_MAKERS[handler.request_streaming, streams](
-            answers if yields else answer, handler.request_deserializer, handler.response_serializer
-        )
 
+        async def answers(requests: Any, context: Any) -> None:
+            with _peer_may_go():
+                async with self._admitted(context, method):
+                    request = requests if handler.request_streaming else await context.read()
+                    if request is grpc.aio.EOF:
+                        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{method} was called without a request")
+                    if yields:
+                        async with aclosing(inner(request, context)) as messages:
+                            async for message in messages:
+                                await context.write(message)
+                    elif (answer := await inner(request, context)) is not None:
+                        await context.write(answer)
 
-_HANDLER_MAKERS = {
-    (False, False): grpc.unary_unary_rpc_method_handler,
-    (False, True): grpc.unary_stream_rpc_method_handler,
-    (True, False): grpc.stream_unary_rpc_method_handler,
-    (True, True): grpc.stream_stream_rpc_method_handler,
-}
+        return grpc.stream_stream_rpc_method_handler(answers, handler.request_deserializer, handler.response_serializer)

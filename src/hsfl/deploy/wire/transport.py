@@ -13,17 +13,16 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from hsfl.deploy.logs import Log, scrubbed
+from hsfl.deploy.logs import MOST_LINES, LineLimit, Log, scrubbed
 from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.trust.bundle import DENYLIST
 from hsfl.deploy.trust.credentials import add_port, open_channel, plaintext_metadata
 from hsfl.deploy.trust.denylist import Denylist
-from hsfl.deploy.trust.gate import Gate
+from hsfl.deploy.trust.gate import MOST_CALLS, Gate
 from hsfl.deploy.trust.identity import ROLES, Identity, Refused, caller
 from hsfl.deploy.wire.connection_limits import ConnectionLimits, ConnectionWatch
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.health import CHECK, WATCH, Health
-from hsfl.deploy.wire.refusal_log import RefusalLog
 from hsfl.errors import InputError
 
 MOST_MESSAGE_BYTES = 256 << 20  # gRPC's own limit is 4 MiB, which a batch of smashed data passes
@@ -33,6 +32,10 @@ KEEPALIVE_TIMEOUT_MS = 10_000
 RECONNECT_MS = (200, 5_000)  # first and longest wait between two attempts of a channel
 BACKOFF_S = (0.2, 5.0)  # first and longest wait between two attempts of the client or the main server
 MOST_STREAMS = 64  # open at once on one connection; a client needs four, the main server four and its short calls
+MOST_NAME_BYTES = (
+    256 << 20
+)  # of the messages that one name has on their way to a server, while LEAST_CALLS are no more than that
+LEAST_CALLS = 8  # of one name, open at once, however long a message may be
 
 _BOTH = [
     ("grpc.max_send_message_length", MOST_MESSAGE_BYTES),
@@ -60,16 +63,26 @@ CHANNEL_OPTIONS = [
 ]
 
 
+def _longest_taken(largest_bytes: int) -> int:
+    """Bytes of the longest message that a server takes. largest_bytes: of the messages that it is sent."""
+    return min(max(largest_bytes, LEAST_MESSAGE_BYTES), MOST_MESSAGE_BYTES)
+
+
 def server_options(largest_bytes: int) -> list[tuple[str, int]]:
     """gRPC's options for a server. largest_bytes: of the messages that it is sent; a longer message is refused before
     memory is taken for it."""
-    most = min(max(largest_bytes, LEAST_MESSAGE_BYTES), MOST_MESSAGE_BYTES)
-    return [*_SERVER, ("grpc.max_receive_message_length", most)]
+    return [*_SERVER, ("grpc.max_receive_message_length", _longest_taken(largest_bytes))]
+
+
+def most_calls(largest_bytes: int) -> int:
+    """How many calls one name may have open at a server: every one can hold a message that has arrived in part."""
+    return min(max(MOST_NAME_BYTES // _longest_taken(largest_bytes), LEAST_CALLS), MOST_CALLS)
 
 
 BAD_MESSAGE, BAD_SETTING = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
 REPLACED = grpc.StatusCode.ABORTED  # another stream speaks for the client; a client that lives opens a new one
 TAKEN = grpc.StatusCode.ALREADY_EXISTS  # another device attends under this name; it may go
+FULL = grpc.StatusCode.RESOURCE_EXHAUSTED  # the name has too many calls open, or a message is too long
 COME_ANEW = ("replaced", "head_withdrawn")  # reasons of a WireError after which the caller asks anew
 REFUSALS = (BAD_MESSAGE, BAD_SETTING, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 
@@ -113,7 +126,7 @@ async def listen(
     largest_bytes: of the largest message that this server is sent. on_revoked: told a revoked caller's name and why. limits: of connections; by
     default those that this process can bear."""
 
-    refusals = RefusalLog(log)
+    refusals = LineLimit(log, MOST_LINES)
 
     def on_refusal(refused: Refused, identity: Identity | None, method: str) -> None:
         who = None if identity is None else identity.name
@@ -134,6 +147,7 @@ async def listen(
         on_failure,
         lambda sentence: log.event(sentence, "warning"),
         connections.admit,
+        most_calls(largest_bytes),
     )
     options = [*server_options(largest_bytes), *connections.limits.options]
     server = aio.server(interceptors=[gate], options=options)
@@ -149,7 +163,7 @@ async def listen(
     return ListeningServer(server, gate, health, port, connections)
 
 
-def _guarded(what: str, handle: Callable[[Any, Any], Any], refusals: RefusalLog) -> Callable[[Any, Any], Any]:
+def _guarded(what: str, handle: Callable[[Any, Any], Any], refusals: LineLimit) -> Callable[[Any, Any], Any]:
     """The handler, in which a refused message ends the call, in words, and never the server."""
 
     async def guarded(request: Any, context: Any) -> Any:

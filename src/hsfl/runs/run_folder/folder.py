@@ -35,6 +35,7 @@ from hsfl.files import (
     checked_record,
     clear_scratch,
     is_scratch,
+    patiently,
     read_content,
     read_object,
     read_record,
@@ -221,7 +222,7 @@ class RunFolder:
 
     def append(self, record: RoundRecord) -> None:
         """Add a round."""
-        with writing(self.rounds_path), self.rounds_path.open("a") as file:
+        with writing(self.rounds_path), patiently(lambda: self.rounds_path.open("a")) as file:
             file.write(record_line(record))
 
     def log_placed(self, round_number: int, placed: Iterable[tuple[str, Sequence[int]]]) -> None:
