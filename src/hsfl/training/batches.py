@@ -30,7 +30,7 @@ def pass_positions(num_samples: int, batch_size: int, rng: np.random.Generator) 
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
-def empty_images(like: Tensor, dtype: torch.dtype, memory_format: str | None) -> Tensor:
+def memory_like(like: Tensor, dtype: torch.dtype, memory_format: str | None) -> Tensor:
     """Memory for samples of this shape, [b, ...]. memory_format: of images [b, C, H, W], one of `MEMORY_FORMATS`; None: as `like` lies."""
     if memory_format is None or like.ndim != 4:
         return torch.empty_like(like, dtype=dtype)
@@ -79,7 +79,7 @@ class Images:
         model may change its input in place."""
         if x.dtype == torch.int64:
             return x.clone()
-        laid_out = empty_images(x, self.dtype, self.memory_format)
+        laid_out = memory_like(x, self.dtype, self.memory_format)
         if not self.mean:
             return laid_out.copy_(x)
         scale, shift = self._affine

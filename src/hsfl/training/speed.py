@@ -19,7 +19,7 @@ from hsfl.config import TrainConfig
 from hsfl.models.cost_table import CostTable, measure_cost
 from hsfl.models.state import Layout, read_state
 from hsfl.models.units import SplitModel
-from hsfl.training.batches import empty_images
+from hsfl.training.batches import memory_like
 from hsfl.training.losses import CLASSIFY, Goal
 from hsfl.training.step import Part, StepKey, run_backward
 
@@ -74,7 +74,7 @@ def training_speed(
     cost = measure_cost(model, input_shape, train.batch_size)
     check(cost)
     x, y, goal = _any_batch(model, (train.batch_size, *input_shape), num_classes)
-    x = empty_images(x, x.dtype, memory_format).copy_(x)
+    x = memory_like(x, x.dtype, memory_format).copy_(x)
     layout, state = Layout.of(model), read_state(model)
     units = [Part(model, layout, unit, unit + 1, train, goal) for unit in range(model.num_units)]
     for unit, part in enumerate(units):
