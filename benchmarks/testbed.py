@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 ROOT = Path(__file__).parent.parent
 
@@ -72,11 +71,10 @@ def small(keep: Path | None) -> None:
 
 
 def run(words: argparse.Namespace) -> None:
+    from hsfl.errors import known_name
     from testbed_parts.fleets import FLEETS_FILE, read_fleets
     from testbed_parts.results import show_check
     from testbed_parts.trial import Effort, Trial
-
-    from hsfl.errors import known_name
 
     fleets = read_fleets(FLEETS_FILE)
     for name in words.fleets:
@@ -94,9 +92,8 @@ def run(words: argparse.Namespace) -> None:
 def main() -> None:
     words = parse(sys.argv[1:])
     signal.signal(signal.SIGTERM, end)
-    from testbed_parts import fleets, machine, results
-
     from hsfl.errors import InputError
+    from testbed_parts import fleets, machine, results
 
     try:
         if words.small:

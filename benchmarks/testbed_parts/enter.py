@@ -36,16 +36,17 @@ def end_with_parent() -> None:
 
 
 def slow_down(factor: float) -> None:
-    """Sleep after every piece of training, (factor - 1) times as long as the processor worked for it. Only training is slowed: what the
-    process spends on messages is not."""
+    """Let every piece of training take `factor` times as long as the processor works for it, by sleeping for the rest. Where other processes
+    held the processor meanwhile, the sleep is shorter by that. Only training is slowed: what the process spends on messages is not."""
     from hsfl.training import roles, speed, step
 
     def slowed(work: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(work)
         def work_and_sleep(*arguments: Any, **options: Any) -> Any:
-            began_s = time.thread_time()
+            began_s, worked_s = time.perf_counter(), time.thread_time()
             answer = work(*arguments, **options)
-            time.sleep((factor - 1) * (time.thread_time() - began_s))
+            until_s = began_s + factor * (time.thread_time() - worked_s)
+            time.sleep(max(0.0, until_s - time.perf_counter()))
             return answer
 
         return work_and_sleep

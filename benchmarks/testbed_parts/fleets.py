@@ -14,16 +14,16 @@ from testbed_parts.machine import Node
 
 Cuts = tuple[int, ...]
 MOST_CPU = 1.5  # cores of all quotas together, so that two cores have room for the rest
-MOST_FL_S = 40.0  # FL is not tried where its round is predicted to be longer
+MOST_S = 20.0  # sets that move or train whole models are not tried where their round is predicted to be longer
 FLEETS_FILE = Path(__file__).parent.parent / "testbed_fleets.json"
 RULES = {  # of cut sets; limits: a device's deepest cut
     "planned": "what hsfl plan proposes",
     "single": "the one cut for all whose predicted round is the shortest; a device that cannot hold it has its deepest",
     "ones": "cut 1 for all",
-    "deep": "each device as deep as it can hold",
+    "deep": f"each device as deep as it can hold, where the round is predicted to take at most {MOST_S:g} s",
     "near-1": "the planned cuts with one device, drawn, one unit deeper (shallower if it cannot)",
     "near-2": "the planned cuts with another device, drawn, one unit shallower (deeper if it cannot)",
-    "fl": f"all units on every device, whatever it can hold, where the round is predicted to take at most {MOST_FL_S:g} s",
+    "fl": "all units on every device, whatever it can hold, under the same condition",
 }
 
 
@@ -57,15 +57,19 @@ class Fleet:
     work: dict[str, Work]  # by model
 
     def nodes(self, slowdown: bool) -> list[Node]:
-        """The machine's nodes. slowdown: devices sleep in proportion instead of having a quota."""
+        """The machine's nodes. slowdown: the main server and the devices sleep in proportion instead of having a quota."""
+
+        def speed(cpu: float) -> dict[str, float]:
+            return {"slowdown": 1 / cpu} if slowdown else {"cpu": cpu}
+
         devices = [
             Node(
-                client.name, None if slowdown else client.cpu, 1e6 * client.up_mbps, 1e6 * client.down_mbps,
-                1e-3 * client.delay_ms, 1 / client.cpu if slowdown else 1.0,
+                client.name, up_bps=1e6 * client.up_mbps, down_bps=1e6 * client.down_mbps, delay_s=1e-3 * client.delay_ms,
+                **speed(client.cpu),
             )
             for client in self.clients
         ]  # fmt: skip
-        return [Node("main", self.main_cpu), Node("edge"), *devices]
+        return [Node("main", **speed(self.main_cpu)), Node("edge"), *devices]
 
     def limits(self, num_units: int) -> Cuts:
         """[K] the deepest cut of each device."""
@@ -75,15 +79,15 @@ class Fleet:
 # --- drawing
 
 KINDS: dict[str, dict[str, tuple[float, float]]] = {  # ranges; rates and speeds are uniform in their logarithms
-    "links": {"main": (0.4, 0.5), "cpu": (0.12, 0.2), "up": (3, 20), "down": (5, 40), "delay": (1, 15)},
+    "links": {"main": (0.4, 0.5), "cpu": (0.12, 0.2), "up": (6, 30), "down": (10, 60), "delay": (1, 15)},
     "devices": {"main": (0.5, 0.6), "cpu": (0.05, 0.2), "up": (40, 150), "down": (60, 200), "delay": (0, 4)},
     "server": {"main": (0.15, 0.25), "cpu": (0.12, 0.25), "up": (40, 150), "down": (60, 200), "delay": (0, 4)},
 }
 MODELS: dict[str, tuple[int, float, float]] = {  # batch size, full-core seconds of a step, megabits of smashed data at a shallow cut
-    "resnet18": (128, 0.35, 12.8),
-    "cnn": (256, 0.07, 25.7),
+    "resnet18": (64, 0.17, 6.4),
+    "cnn": (128, 0.04, 12.8),
 }
-TARGET_S = 5.0  # that a round should take
+TARGET_S = 6.0  # that a round should take
 SMALL = Fleet(
     "small", "nothing", 3, 0.4,
     (Client("c1", 0.2, 30.0, 60.0, 0.0, 1.0), Client("c2", 0.3, 10.0, 20.0, 3.0, 1.0), Client("c3", 0.4, 60.0, 60.0, 0.0, 0.7)),
@@ -163,11 +167,10 @@ def cut_sets(
     single = min(
         (tuple(min(cut, limit) for limit in limits) for cut in range(1, max(limits) + 1)), key=lambda cuts: (predicted_s(cuts), cuts)
     )  # fmt: skip
-    sets = {"planned": planned, "single": single, "ones": (1,) * len(planned), "deep": limits}
+    sets = {"planned": planned, "single": single, "ones": (1,) * len(planned)}
     sets |= neighbours(planned, limits, np.random.default_rng(seed))
-    whole = (num_units,) * len(planned)
-    if predicted_s(whole) <= MOST_FL_S:
-        sets["fl"] = whole
+    long = {"deep": limits, "fl": (num_units,) * len(planned)}
+    sets |= {name: cuts for name, cuts in long.items() if predicted_s(cuts) <= MOST_S}
     names: dict[Cuts, list[str]] = {}
     for name, cuts in sets.items():
         names.setdefault(cuts, []).append(name)

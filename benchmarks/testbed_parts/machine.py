@@ -174,7 +174,7 @@ def end_processes(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
 def clear() -> None:
     """Remove what a testbed made: processes in its namespaces and cgroups, then these. Call this with the lock held."""
     spaces = [row.split()[0] for row in _run("ip", "netns", "list").splitlines() if row.startswith(PREFIX)]
-    groups = [path for path in (_quota_root() or CGROUPS / "none").glob("*/cgroup.procs")]
+    groups = list((_quota_root() or CGROUPS / "none").glob("*/cgroup.procs"))
     pids = {int(word) for space in spaces for word in _run("ip", "netns", "pids", space).split()}
     pids |= {int(word) for group in groups for word in group.read_text().split()}
     for pid in pids - {os.getpid()}:

@@ -5,7 +5,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from testbed_parts.fleets import Fleet, as_json
 
 BEGIN, END = "<!-- testbed report: begin -->", "<!-- testbed report: end -->"
 GOAL = {"regret": 0.03, "mean": 0.03, "95": 0.08, "tau": 0.95}
-COLUMNS = ("fleet", "bound", "model", "speed", "set", "cuts", "block", "predicted_s", "rounds_s", "end_s")
+COLUMNS = ("fleet", "bound", "model", "speed", "set", "cuts", "block", "predicted_s", "rounds_s", "ending_s")
 PHASE_COLUMNS = ("fleet", "model", "speed", "set", "block", "phase", "predicted_s", "measured_s")
 PLANNED = "planned"  # the set that is judged
 COLOURS = {"links": "#0072B2", "devices": "#D55E00", "server": "#009E73"}
@@ -46,7 +46,7 @@ def keep_check(folder: Path, fleet: Fleet, model: str, slowdown: bool, check: Pl
     for run in check.runs:
         block, _, name = Path(run.run).name.partition("-")
         rows.append({"set": name, "cuts": run.cuts, "block": int(block), "predicted_s": run.predicted_s,
-                     "rounds_s": run.rounds_s, "end_s": run.end_s})  # fmt: skip
+                     "rounds_s": run.rounds_s, "ending_s": _ending_s(run)})  # fmt: skip
         for phase, (predicted_s, measured_s) in phase_totals([run]).items():
             phases.append({"set": name, "block": int(block), "phase": phase, "predicted_s": predicted_s, "measured_s": measured_s})  # fmt: skip
     write_atomic(
@@ -55,13 +55,16 @@ def keep_check(folder: Path, fleet: Fleet, model: str, slowdown: bool, check: Pl
 
 
 def phase_totals(runs: Sequence[ComparedRun]) -> dict[str, tuple[float, float]]:
-    """Predicted and measured seconds of each phase, over all clients of the runs."""
+    """Predicted and measured seconds of each phase over all clients of the runs, and of each part of the round's end."""
     totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for run in runs:
         for client in run.clients:
             for phase, values in client.phases.items():
                 totals[phase][0] += values.predicted_s
                 totals[phase][1] += values.measured_s
+        for part, values in getattr(run, "ending", {}).items():
+            totals[f"end: {part}"][0] += values.predicted_s
+            totals[f"end: {part}"][1] += values.measured_s
     return {phase: (predicted_s, measured_s) for phase, (predicted_s, measured_s) in totals.items()}
 
 
@@ -73,9 +76,6 @@ def show_check(check: PlanCheck) -> None:
         for phase, (predicted_s, measured_s) in totals.items()
     ]  # fmt: skip
     show_table(out_console, ["phase, all clients", "predicted s", "measured s", "error"], rows)
-    ends_s = [run.end_s for run in check.runs if run.end_s is not None]
-    if ends_s:
-        out_console.print(f"the end of a round: {np.median(ends_s):.3g} s", soft_wrap=True)
     if check.ranking is not None:
         show_table(out_console, *ranking_table(check.ranking))
         for sentence in ranking_sentences(check.ranking):
@@ -159,11 +159,17 @@ def read_trials(results: Path) -> list[Trials]:
 
 def _run_of(row: Mapping[str, str]) -> ComparedRun:
     rounds_s = [float(word) for word in row["rounds_s"].split()]
-    return ComparedRun(
-        **vars(compared(float(row["predicted_s"]), rounds_s)), run=f"{row['block']}-{row['set']}", plan=row["set"], framework="hsfl",
-        cuts=[int(word) for word in row["cuts"].split()], measured=True, rounds=list(range(2, 2 + len(rounds_s))), rounds_s=rounds_s,
-        end_s=float(row["end_s"]) if row["end_s"] else None, clients=[], notes=[],
-    )  # fmt: skip
+    values = vars(compared(float(row["predicted_s"]), rounds_s)) | {
+        "run": f"{row['block']}-{row['set']}", "plan": row["set"], "framework": "hsfl", "cuts": [int(word) for word in row["cuts"].split()],
+        "measured": True, "rounds": list(range(2, 2 + len(rounds_s))), "rounds_s": rounds_s, "clients": [], "notes": [],
+    }  # fmt: skip
+    ending = {"end_s": None, "ending_s": None, "ending": {}}  # what CSV rows do not have
+    return ComparedRun(**{field.name: (ending | values)[field.name] for field in fields(ComparedRun)})
+
+
+def _ending_s(run: ComparedRun) -> float | None:
+    """Of the round's end; None where nobody timed it."""
+    return getattr(run, "ending_s", None)
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,12 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from hsfl.api.plan_calls import plan
+from hsfl.commands.measure import measure_command
 from hsfl.deploy.admin.operator_events import OperatorEvent, append_event, time_now
 from hsfl.deploy.demo import toml_lines
 from hsfl.deploy.trust.authority import Authority
@@ -63,9 +65,8 @@ class Trial:
         self.say(f"{self.fleet.name}, {self.model}: {work.batches} batches of {work.batch_size} for each of {len(self.names)} devices")
         with Machine(self.fleet.nodes(self.effort.slowdown)) as machine:
             self._certify()
-            self._measure_main(machine)
             servers = self._start_servers(machine)
-            self._measure_clients(machine)
+            self._measure(machine)
             sets = self._plan()
             order = schedule(list(sets), self.effort.passes, self.effort.rounds, self.fleet.seed)
             self._deploy(machine, servers, [cuts for _, cuts in order])
@@ -97,25 +98,25 @@ class Trial:
             authority.add(name)
         (self.folder / "run.toml").write_text(toml_lines(self.settings))
 
-    def _measure_main(self, machine: Machine) -> None:
-        self.say("  measures the main server")
-        words = ["measure", str(self.folder / "run.toml"), "--server", "--seconds", str(self.effort.measure_s)]
-        process = machine.start("main", [*words, "-o", str(self._measured("main"))], self.folder / "measure-main.log")
-        self._wait_for({"measure-main": process})
+    def _measure(self, machine: Machine) -> None:
+        """All nodes at once, while both servers run and wait. They share one machine, where each is slower beside the others, as in a
+        round; one after another they would take minutes."""
+        self.say("  measures all nodes and their links")
+        certs, words = self.folder / "certs", ["measure", str(self.folder / "run.toml"), "--seconds", str(self.effort.measure_s)]
+        links = {name: ["--main", machine.address("main", name), "--name", name] for name in self.names}
+        links["main"] = ["--server"]
+        if "edge" in signature(measure_command).parameters:
+            links["main"] += ["--edge", machine.address("edge", "main")]
+        processes = {}
+        for name, link in links.items():
+            options = [*link, "-o", str(self._measured(name))]
+            options += ["--certs", str(certs / name)] if len(link) > 1 else []
+            log = self.folder / f"measure-{name}.log"
+            processes[f"measure-{name}"] = machine.start(name, [*words, *options], log)
+        self._wait_for(processes)
 
     def _measured(self, node: str) -> Path:
         return self.folder / f"measured-{node}.toml"
-
-    def _measure_clients(self, machine: Machine) -> None:
-        """All devices at once: their quotas leave each other alone, and one after another they would take minutes."""
-        self.say("  measures the devices and their links")
-        processes = {}
-        for name in self.names:
-            words = ["measure", str(self.folder / "run.toml"), "--name", name, "--seconds", str(self.effort.measure_s)]
-            words += ["--main", machine.address("main", name), "--certs", str(self.folder / "certs" / name)]
-            log = self.folder / f"measure-{name}.log"
-            processes[f"measure-{name}"] = machine.start(name, [*words, "-o", str(self._measured(name))], log)
-        self._wait_for(processes)
 
     def _wait_for(self, processes: Mapping[str, "subprocess.Popen[bytes]"]) -> None:
         until_s = time.monotonic() + START_S
@@ -195,7 +196,8 @@ class Trial:
             },
         }  # fmt: skip
         servers = {name: self._start(machine, name, ["serve", name], tree) for name, tree in trees.items()}
-        self._wait_for_event(servers, START_S, '"event": "listens"')
+        for name in servers:
+            self._wait_for_event(servers, START_S, name, '"event": "listens"')
         return servers
 
     def _start(
@@ -226,7 +228,7 @@ class Trial:
             processes[name] = self._start(machine, name, ["client"], tree)
         for begun in range(1, len(rounds) + 1):
             most_s = START_S if begun == 1 else ROUND_S
-            self._wait_for_event(processes, most_s, '"event": "round begins"', f'"round": {begun},')
+            self._wait_for_event(processes, most_s, "main", '"event": "round begins"', f'"round": {begun},')
             if begun == len(rounds):
                 append_event(self.folder / "run", OperatorEvent(time_now(), "drain"))
             elif rounds[begun] != rounds[begun - 1]:
@@ -239,14 +241,14 @@ class Trial:
         append_event(self.folder / "run", OperatorEvent(time_now(), "set", values=values))
 
     def _wait_for_event(
-        self, processes: Mapping[str, "subprocess.Popen[bytes]"], most_s: float, *wanted: str
+        self, processes: Mapping[str, "subprocess.Popen[bytes]"], most_s: float, server: str, *wanted: str
     ) -> None:
-        """Wait until a line of the main server's log has these parts."""
-        until_s, log = time.monotonic() + most_s, self.folder / "main.log"
+        """Wait until a line of a server's log has these parts."""
+        until_s, log = time.monotonic() + most_s, self.folder / f"{server}.log"
         while not any(all(part in row for part in wanted) for row in log.read_text().splitlines()):
             ended = [name for name, process in processes.items() if process.poll() is not None]
             if ended or time.monotonic() > until_s:
-                who, why = (ended[0], f"{ended[0]} ended") if ended else ("main", "nothing happened")
+                who, why = (ended[0], f"{ended[0]} ended") if ended else (server, "nothing happened")
                 raise InputError(f"no line with {' and '.join(wanted)} in {log}: {why}; see {self.folder / f'{who}.log'}")
             time.sleep(LOOK_S)
 
