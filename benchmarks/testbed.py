@@ -37,7 +37,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     run.add_argument("--sets", nargs="+", default=(), help="only these cut sets, besides the planned one")
     run.add_argument("--passes", type=int, default=2, help="blocks of each set")
     run.add_argument("--rounds", type=int, default=4, help="of a block, with its first one, which is left out")
-    run.add_argument("--slowdown", action="store_true", help="devices sleep in proportion instead of having a CPU quota")
+    run.add_argument(
+        "--slowdown", action="store_true", help="devices sleep in proportion instead of having a CPU quota"
+    )
     run.add_argument("-o", "--out", type=Path, required=True, help="a folder, with a folder for each fleet and model")
     report = orders.add_parser("report", help="table and figure")
     report.add_argument("folders", nargs="*", type=Path, help="what run wrote; without them, the CSV file as it is")

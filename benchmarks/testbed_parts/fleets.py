@@ -83,7 +83,9 @@ KINDS: dict[str, dict[str, tuple[float, float]]] = {  # ranges; rates and speeds
     "devices": {"main": (0.5, 0.6), "cpu": (0.05, 0.2), "up": (40, 150), "down": (60, 200), "delay": (0, 4)},
     "server": {"main": (0.15, 0.25), "cpu": (0.12, 0.25), "up": (40, 150), "down": (60, 200), "delay": (0, 4)},
 }
-MODELS: dict[str, tuple[int, float, float]] = {  # batch size, full-core seconds of a step, megabits of smashed data at a shallow cut
+MODELS: dict[
+    str, tuple[int, float, float]
+] = {  # batch size, full-core seconds of a step, megabits of smashed data at a shallow cut
     "resnet18": (64, 0.17, 6.4),
     "cnn": (128, 0.04, 12.8),
 }

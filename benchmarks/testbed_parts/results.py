@@ -122,7 +122,10 @@ def _gather(folders: Sequence[Path], results: Path) -> None:
     for file in files:
         about = json.loads(file.read_text())
         for row in about.pop("rows"):
-            lists = {"cuts": " ".join(map(str, row["cuts"])), "rounds_s": " ".join(f"{one:.6g}" for one in row["rounds_s"])}
+            lists = {
+                "cuts": " ".join(map(str, row["cuts"])),
+                "rounds_s": " ".join(f"{one:.6g}" for one in row["rounds_s"]),
+            }
             blocks.append(about | row | lists)
         phases += [about | row for row in about.pop("phases")]
     results.parent.mkdir(parents=True, exist_ok=True)
@@ -209,7 +212,10 @@ def totals(trials: Sequence[Trials]) -> Totals:
 def report_text(trials: Sequence[Trials], machine: str, figure: str) -> str:
     """The generated part of docs/prediction.md."""
     lines = [f"{machine}\n"] if machine else []
-    for speed, title in (("quota", "Slow devices by CPU quotas"), ("slowdown", "Slow devices by sleeping in proportion")):
+    for speed, title in (
+        ("quota", "Slow devices by CPU quotas"),
+        ("slowdown", "Slow devices by sleeping in proportion"),
+    ):
         chosen = [trial for trial in trials if trial.speed == speed]
         if chosen:
             lines += [f"**{title}**\n", *_summary_lines(totals(chosen)), "", *_trial_lines(chosen), ""]
@@ -226,7 +232,12 @@ def _summary_lines(all_: Totals) -> list[str]:
         ("error of the round, 95 % of the sets within", percent(all_.error_95, 1), f"{GOAL['95']:.0%}"),
         (f"Kendall's tau over {all_.num_pairs} pairs ({all_.num_excluded} not told apart)", tau, f"{GOAL['tau']:g}"),
     ]
-    head = [f"n = {all_.num_sets} cut sets in {all_.num_rounds} blocks of rounds.", "", "| what | measured | goal |", "| --- | --- | --- |"]
+    head = [
+        f"n = {all_.num_sets} cut sets in {all_.num_rounds} blocks of rounds.",
+        "",
+        "| what | measured | goal |",
+        "| --- | --- | --- |",
+    ]
     return [*head, *(f"| {' | '.join(row)} |" for row in rows)]
 
 
@@ -262,9 +273,22 @@ def draw_rounds(trials: Sequence[Trials]) -> Any:
     with mpl.rc_context(STYLE):
         figure = mpl.figure.Figure(figsize=(6.4, 5.2), layout="constrained")
         axes = figure.subplots()
-        ends = [value for trial in trials for one in trial.ranking.sets for value in (one.low_s, one.high_s, one.predicted_s)]
+        ends = [
+            value
+            for trial in trials
+            for one in trial.ranking.sets
+            for value in (one.low_s, one.high_s, one.predicted_s)
+        ]
         limits = (min(ends) / 1.2, max(ends) * 1.2)
-        axes.set(xscale="log", yscale="log", xlim=limits, ylim=limits, aspect="equal", xlabel="measured s", ylabel="predicted s")
+        axes.set(
+            xscale="log",
+            yscale="log",
+            xlim=limits,
+            ylim=limits,
+            aspect="equal",
+            xlabel="measured s",
+            ylabel="predicted s",
+        )
         axes.plot(limits, limits, color=FAINT, lw=1.2, zorder=1, label="predicted = measured")
         for factor in (0.9, 1.1):
             axes.plot(limits, [factor * end for end in limits], color=FAINT, lw=0.7, ls=(0, (4, 3)), zorder=1)

@@ -62,7 +62,9 @@ class Trial:
             raise InputError(f"{self.folder} is there already; choose another --out")
         self.folder.mkdir(parents=True)
         work = self.fleet.work[self.model]
-        self.say(f"{self.fleet.name}, {self.model}: {work.batches} batches of {work.batch_size} for each of {len(self.names)} devices")
+        self.say(
+            f"{self.fleet.name}, {self.model}: {work.batches} batches of {work.batch_size} for each of {len(self.names)} devices"
+        )
         with Machine(self.fleet.nodes(self.effort.slowdown)) as machine:
             self._certify()
             servers = self._start_servers(machine)
@@ -102,7 +104,10 @@ class Trial:
         """All nodes at once, while both servers run and wait. They share one machine, where each is slower beside the others, as in a
         round; one after another they would take minutes."""
         self.say("  measures all nodes and their links")
-        certs, words = self.folder / "certs", ["measure", str(self.folder / "run.toml"), "--seconds", str(self.effort.measure_s)]
+        certs, words = (
+            self.folder / "certs",
+            ["measure", str(self.folder / "run.toml"), "--seconds", str(self.effort.measure_s)],
+        )
         links = {name: ["--main", machine.address("main", name), "--name", name] for name in self.names}
         links["main"] = ["--server"]
         if "edge" in signature(measure_command).parameters:
@@ -141,14 +146,18 @@ class Trial:
                 tried[cuts] = self._plan_of(cuts, limits, None)
             return tried[cuts]
 
-        planned = tuple(plan(self._plan_settings(limits, limits) | {"fleet": self._fleet_table("fleet.toml", "planned")}).cuts)
+        planned = tuple(
+            plan(self._plan_settings(limits, limits) | {"fleet": self._fleet_table("fleet.toml", "planned")}).cuts
+        )
         sets = cut_sets(planned, limits, num_units, predicted_s, self.fleet.seed)
         if self.effort.only:
             sets = {cuts: names for cuts, names in sets.items() if set(names) & {"planned", *self.effort.only}}
         for cuts, names in sets.items():
             round_s = self._plan_of(cuts, limits, self._plan_folder(names))
             self.say(f"    {'+'.join(names):24} {' '.join(map(str, cuts)):16} {round_s:7.2f} s predicted")
-        (self.folder / "sets.json").write_text(as_json([{"names": names, "cuts": cuts} for cuts, names in sets.items()]))
+        (self.folder / "sets.json").write_text(
+            as_json([{"names": names, "cuts": cuts} for cuts, names in sets.items()])
+        )
         return sets
 
     def _write_fleet_files(self) -> int:
@@ -157,7 +166,9 @@ class Trial:
         tables, free_tables, num_units = [], [], 0
         for name, client in zip(self.names, self.fleet.clients):
             text = self._measured(name).read_text()
-            profile = json.loads(next(row for row in text.splitlines() if row.startswith("forward_ms")).partition("=")[2])
+            profile = json.loads(
+                next(row for row in text.splitlines() if row.startswith("forward_ms")).partition("=")[2]
+            )
             num_units = len(profile)
             rows = [row for row in text.splitlines() if not row.startswith("memory")]
             place = rows.index(next(row for row in rows if row.startswith("compute")))
@@ -249,7 +260,9 @@ class Trial:
             ended = [name for name, process in processes.items() if process.poll() is not None]
             if ended or time.monotonic() > until_s:
                 who, why = (ended[0], f"{ended[0]} ended") if ended else (server, "nothing happened")
-                raise InputError(f"no line with {' and '.join(wanted)} in {log}: {why}; see {self.folder / f'{who}.log'}")
+                raise InputError(
+                    f"no line with {' and '.join(wanted)} in {log}: {why}; see {self.folder / f'{who}.log'}"
+                )
             time.sleep(LOOK_S)
 
     def _wait_for_end(self, main: "subprocess.Popen[bytes]") -> None:
