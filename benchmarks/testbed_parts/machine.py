@@ -27,7 +27,8 @@ LOCK = Path("/run/hsfl-testbed.lock")
 CGROUPS = Path("/sys/fs/cgroup")
 PERIOD_US = 10_000  # of CPU quotas; the usual 100 ms stops a device for longer than many of its batches take
 LEAST_QUOTA_US = 1_000  # the kernel's
-BURST_BYTES = 5 * 1514  # that a link sends at once; with large bursts small messages are faster than the link
+PACKET_BYTES = 1514
+BURST_S = 5e-4  # of a link's bits are sent at once, at least two packets; with large bursts small messages are faster than the link
 QUEUE_S = 0.2  # of packets before a link drops them
 NETWORK = "10.77.0"
 PORTS = {"main": 7433, "edge": 7434}
@@ -194,8 +195,9 @@ def _run(*words: str) -> str:
 
 
 def _limit(namespace: str, device: str, rate_bps: float) -> None:
-    limit_bytes = max(int(rate_bps * QUEUE_S / 8), 20 * BURST_BYTES)
-    words = ("root", "tbf", "rate", f"{int(rate_bps)}bit", "burst", str(BURST_BYTES), "limit", str(limit_bytes))
+    burst_bytes = max(int(rate_bps * BURST_S / 8), 2 * PACKET_BYTES)
+    limit_bytes = max(int(rate_bps * QUEUE_S / 8), 100 * PACKET_BYTES)
+    words = ("root", "tbf", "rate", f"{int(rate_bps)}bit", "burst", str(burst_bytes), "limit", str(limit_bytes))
     _run("tc", "-n", namespace, "qdisc", "add", "dev", device, *words)
 
 
