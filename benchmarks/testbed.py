@@ -41,11 +41,11 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         "--slowdown", action="store_true", help="devices sleep in proportion instead of having a CPU quota"
     )
     run.add_argument("-o", "--out", type=Path, required=True, help="a folder, with a folder for each fleet and model")
-    report = orders.add_parser("report", help="table and figure")
-    report.add_argument("folders", nargs="*", type=Path, help="what run wrote; without them, the CSV file as it is")
-    report.add_argument("--csv", type=Path, default=ROOT / "docs" / "results" / "prediction.csv")
-    report.add_argument("--document", type=Path, default=ROOT / "docs" / "prediction.md")
-    report.add_argument("--machine", default="", help="what the table says of the machine and its load")
+    table = orders.add_parser("report", help="table and figure")
+    table.add_argument("folders", nargs="*", type=Path, help="what run wrote; without them, the CSV file as it is")
+    table.add_argument("--csv", type=Path, default=ROOT / "docs" / "results" / "prediction.csv")
+    table.add_argument("--document", type=Path, default=ROOT / "docs" / "prediction.md")
+    table.add_argument("--machine", default="", help="what the table says of the machine and its load")
     orders.add_parser("clean", help="remove what a killed testbed left")
     chosen = parser.parse_args(words)
     if chosen.order is None and not chosen.small:
@@ -59,11 +59,6 @@ def end(number: int, frame: FrameType | None) -> None:
 
 
 def small(keep: Path | None) -> None:
-    from testbed_parts.fleets import SMALL
-    from testbed_parts.machine import lacking
-    from testbed_parts.results import show_check
-    from testbed_parts.trial import Effort, Trial
-
     if reason := lacking():
         print(f"left out: {reason}")
         return
@@ -73,41 +68,39 @@ def small(keep: Path | None) -> None:
 
 
 def run(words: argparse.Namespace) -> None:
-    from hsfl.errors import known_name
-    from testbed_parts.fleets import FLEETS_FILE, read_fleets
-    from testbed_parts.results import show_check
-    from testbed_parts.trial import Effort, Trial
-
-    fleets = read_fleets(FLEETS_FILE)
+    fleets, failed = read_fleets(FLEETS_FILE), list[str]()
     for name in words.fleets:
         known_name("fleet", name, fleets)
     effort = Effort(passes=words.passes, rounds=words.rounds, slowdown=words.slowdown, only=tuple(words.sets))
     for name in fleets if words.all else words.fleets:
         for model in words.model or fleets[name].work:
             folder = words.out / f"{name}-{model}{'-slowdown' if words.slowdown else ''}"
-            if (folder / "trial.json").exists():
+            if (folder / RESULT).exists():
                 print(f"{folder} is complete")
                 continue
-            show_check(Trial(fleets[name], model, folder, effort, print).run())
+            try:
+                show_check(Trial(fleets[name], model, folder, effort, print).run())
+            except InputError as error:  # the others are tried all the same
+                failed.append(f"{folder}: {error}")
+                print(failed[-1])
+    if failed:
+        raise InputError("\n".join(failed))
 
 
 def main() -> None:
     words = parse(sys.argv[1:])
     signal.signal(signal.SIGTERM, end)
-    from hsfl.errors import InputError
-    from testbed_parts import fleets, machine, results
-
     try:
         if words.small:
             small(words.keep)
         elif words.order == "draw":
-            fleets.write_fleets(fleets.FLEETS_FILE, words.seed, fleets.draw_fleets(words.seed, words.each))
+            write_fleets(FLEETS_FILE, words.seed, draw_fleets(words.seed, words.each))
         elif words.order == "run":
             run(words)
         elif words.order == "report":
-            results.report(words.folders, words.csv, words.document, words.machine)
+            report(words.folders, words.csv, words.document, words.machine)
         else:
-            with machine.Machine([]):
+            with Machine([]):
                 pass
     except InputError as error:
         sys.exit(str(error))

@@ -25,6 +25,7 @@ BEGIN, END = "<!-- testbed report: begin -->", "<!-- testbed report: end -->"
 GOAL = {"regret": 0.03, "mean": 0.03, "95": 0.08, "tau": 0.95}
 COLUMNS = ("fleet", "bound", "model", "speed", "set", "cuts", "block", "predicted_s", "rounds_s", "ending_s")
 PHASE_COLUMNS = ("fleet", "model", "speed", "set", "block", "phase", "predicted_s", "measured_s")
+RESULT = "trial.json"  # the last file of a trial
 PLANNED = "planned"  # the set that is judged
 COLOURS = {"links": "#0072B2", "devices": "#D55E00", "server": "#009E73"}
 MARKERS = {"resnet18": "o", "cnn": "s"}
@@ -49,9 +50,8 @@ def keep_check(folder: Path, fleet: Fleet, model: str, slowdown: bool, check: Pl
                      "rounds_s": run.rounds_s, "ending_s": _ending_s(run)})  # fmt: skip
         for phase, (predicted_s, measured_s) in phase_totals([run]).items():
             phases.append({"set": name, "block": int(block), "phase": phase, "predicted_s": predicted_s, "measured_s": measured_s})  # fmt: skip
-    write_atomic(
-        folder / "trial.json", lambda scratch: scratch.write_text(as_json(about | {"rows": rows, "phases": phases}))
-    )
+    content = as_json(about | {"rows": rows, "phases": phases})
+    write_atomic(folder / RESULT, lambda scratch: scratch.write_text(content))
 
 
 def phase_totals(runs: Sequence[ComparedRun]) -> dict[str, tuple[float, float]]:
@@ -115,9 +115,9 @@ def report(folders: Sequence[Path], results: Path, document: Path, machine: str)
 
 
 def _gather(folders: Sequence[Path], results: Path) -> None:
-    files = sorted(file for folder in folders for file in (folder.glob("**/trial.json")))
+    files = sorted(file for folder in folders for file in folder.glob(f"**/{RESULT}"))
     if not files:
-        raise InputError(f"{folders[0]} holds no trial.json; give the folder of python benchmarks/testbed.py run -o")
+        raise InputError(f"{folders[0]} holds no {RESULT}; give the folder of python benchmarks/testbed.py run -o")
     blocks, phases = [], []
     for file in files:
         about = json.loads(file.read_text())

@@ -28,12 +28,13 @@ from hsfl.runs.prediction_ranking import PlanCheck, check_plans
 from hsfl.runs.run_folder.folder import RunFolder, record_line
 from testbed_parts.fleets import Cuts, Fleet, as_json, cut_sets, schedule
 from testbed_parts.machine import PORTS, Machine
-from testbed_parts.results import keep_check
+from testbed_parts.results import RESULT, keep_check
 
 START_S = 300.0  # for processes to start, and for all nodes to measure themselves
 ROUND_S = 300.0  # a round that takes longer ends the trial
 LOOK_S = 0.05
 MANY_ROUNDS = 100_000  # the deployment is told when to end
+RUN_TOML = "run.toml"  # what is trained; the first file of a trial
 RUN_FILES = ("config.json", "clients.json", "environment.json", "task.json")
 
 
@@ -58,9 +59,7 @@ class Trial:
         self.names = [client.name for client in fleet.clients]
 
     def run(self) -> PlanCheck:
-        if self.folder.exists():
-            raise InputError(f"{self.folder} is there already; choose another --out")
-        self.folder.mkdir(parents=True)
+        self._make_folder()
         work = self.fleet.work[self.model]
         self.say(
             f"{self.fleet.name}, {self.model}: {work.batches} batches of {work.batch_size} for each of {len(self.names)} devices"
@@ -74,6 +73,15 @@ class Trial:
             self._deploy(machine, servers, [cuts for _, cuts in order])
         runs = self._split_run(order, sets)
         return self._compare(sets, runs)
+
+    def _make_folder(self) -> None:
+        """The trial's empty folder; one that broke off begins anew."""
+        if (self.folder / RUN_TOML).is_file() and not (self.folder / RESULT).exists():
+            shutil.rmtree(self.folder)
+        if self.folder.exists():
+            raise InputError(f"{self.folder} is there already; choose another --out")
+        self.folder.mkdir(parents=True)
+        (self.folder / RUN_TOML).write_text(toml_lines(self.settings))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -98,7 +106,6 @@ class Trial:
         authority = Authority.create(self.folder / "certs")
         for name in self.names:
             authority.add(name)
-        (self.folder / "run.toml").write_text(toml_lines(self.settings))
 
     def _measure(self, machine: Machine) -> None:
         """All nodes at once, while both servers run and wait. They share one machine, where each is slower beside the others, as in a
@@ -106,7 +113,7 @@ class Trial:
         self.say("  measures all nodes and their links")
         certs, words = (
             self.folder / "certs",
-            ["measure", str(self.folder / "run.toml"), "--seconds", str(self.effort.measure_s)],
+            ["measure", str(self.folder / RUN_TOML), "--seconds", str(self.effort.measure_s)],
         )
         links = {name: ["--main", machine.address("main", name), "--name", name] for name in self.names}
         links["main"] = ["--server"]
