@@ -19,6 +19,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from hsfl.errors import InputError, known_name
+from testbed_parts.fleets import FLEETS_FILE, SMALL, draw_fleets, read_fleets, write_fleets
+from testbed_parts.machine import Machine, lacking
+from testbed_parts.results import RESULT, report, show_check
+from testbed_parts.trial import Effort, Trial
+
 ROOT = Path(__file__).parent.parent
 
 
