@@ -23,7 +23,14 @@ sys.path.insert(0, str(BENCHMARKS))
 
 from testbed_parts import fleets, machine, results  # noqa: E402
 
-NEEDS_ROOT = pytest.mark.skipif(machine.lacking() is not None, reason=str(machine.lacking()))
+
+@pytest.fixture(scope="module")
+def able() -> None:
+    """Only where a testbed can be."""
+    if reason := machine.lacking():
+        pytest.skip(reason)
+
+
 CUTS = st.integers(2, 9).flatmap(
     lambda units: st.lists(st.integers(1, units).flatmap(lambda most: st.tuples(st.integers(1, most), st.just(most))), min_size=1, max_size=6)
     .map(lambda pairs: (units, tuple(cut for cut, _ in pairs), tuple(most for _, most in pairs)))
@@ -186,7 +193,7 @@ def left() -> list[str]:
 
 
 @pytest.mark.slow
-@NEEDS_ROOT
+@pytest.mark.usefixtures("able")
 def test_a_small_fleet_is_measured_planned_deployed_and_compared(tmp_path: Path) -> None:
     """Three clients, a small CNN: the rounds are as planned, more or less; figures of a busy machine prove no more."""
     words = [sys.executable, str(BENCHMARKS / "testbed.py"), "--small", "--keep", str(tmp_path / "kept")]
@@ -208,7 +215,7 @@ def test_a_small_fleet_is_measured_planned_deployed_and_compared(tmp_path: Path)
 
 
 @pytest.mark.slow
-@NEEDS_ROOT
+@pytest.mark.usefixtures("able")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_behind(tmp_path: Path, number: signal.Signals) -> None:
     """A testbed that is ended while its nodes measure themselves; what a killed one leaves goes at the next start."""
@@ -230,7 +237,7 @@ def test_nothing_is_left_behind(tmp_path: Path, number: signal.Signals) -> None:
 
 
 @pytest.mark.slow
-@NEEDS_ROOT
+@pytest.mark.usefixtures("able")
 def test_links_have_their_rates_and_delays_and_one_testbed_runs_at_a_time() -> None:
     """By plain sockets. A packet has 52 bytes of headers in 1514 at most; small messages are not faster than the link."""
     nodes = [machine.Node("main"), machine.Node("edge"), machine.Node("far", None, 10e6, 20e6, 0.01)]

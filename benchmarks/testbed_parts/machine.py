@@ -59,7 +59,18 @@ def lacking() -> str | None:
         return "it needs root, for network namespaces and cgroups"
     if missing := [name for name in ("ip", "tc") if shutil.which(name) is None]:
         return f"it needs iproute2: {missing[0]} is missing"
-    return None if _quota_root() else "it needs cgroups with CPU quotas (cpu.cfs_quota_us or cpu.max)"
+    if (root := _quota_root()) is None:
+        return "it needs cgroups with CPU quotas (cpu.cfs_quota_us or cpu.max)"
+    try:  # a container's root may not
+        root.mkdir(exist_ok=True)
+        _run("ip", "netns", "add", f"{PREFIX}probe")
+        _run("ip", "netns", "delete", f"{PREFIX}probe")
+    except (OSError, InputError) as error:
+        return f"this user may not make cgroups and network namespaces here ({error})"
+    finally:
+        with suppress(OSError):  # it is not there, or another testbed uses it
+            root.rmdir()
+    return None
 
 
 class Machine:

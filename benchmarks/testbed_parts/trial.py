@@ -26,6 +26,7 @@ from hsfl.report.prediction_page import write_check
 from hsfl.runs.prediction import RoundSpan
 from hsfl.runs.prediction_ranking import PlanCheck, check_plans
 from hsfl.runs.run_folder.folder import RunFolder, record_line
+from hsfl.runs.run_folder.records import RoundRecord
 from testbed_parts.fleets import Cuts, Fleet, as_json, cut_sets, schedule
 from testbed_parts.machine import PORTS, Machine
 from testbed_parts.results import RESULT, keep_check
@@ -43,7 +44,7 @@ class Effort:
     """How much is measured."""
 
     data: str = "mnist"
-    test_samples: int = 256
+    test_samples: int = 100
     measure_s: float = 5.0  # of training, on each node
     passes: int = 2  # blocks of each set
     rounds: int = 4  # of a block; the first is left out
@@ -284,16 +285,16 @@ class Trial:
         """A folder as of a run for each block of rounds, so that blocks of a set are repeats. A round whose order came too late has other
         cuts than it should; it is told, and left out with its block."""
         run = RunFolder(self.folder / "run")
-        blocks: dict[int, list[Any]] = {}
+        blocks: dict[int, list[RoundRecord]] = {}
+        spoilt = set[int]()
         for record, (block, cuts) in zip(run.rounds(), order):
+            blocks.setdefault(block, []).append(record)
             if tuple(record.cuts) != cuts:
                 self.say(f"  round {record.round} had cuts {record.cuts} instead of {list(cuts)}")
-                block = -1
-            blocks.setdefault(block, []).append(record)
-        blocks.pop(-1, None)
+                spoilt.add(block)
         folders = []
         for block, records in blocks.items():
-            if len(records) < 2:
+            if block in spoilt:
                 continue
             folder = self.folder / "blocks" / f"{block + 1}-{'+'.join(sets[tuple(records[0].cuts)])}"
             folder.mkdir(parents=True)
