@@ -73,12 +73,13 @@ def test_cut_sets_are_within_limits_and_differ(case: tuple[int, fleets.Cuts, fle
     assert by_name["planned"] == planned
     assert by_name["ones"] == (1,) * len(planned)
     for name, cuts in by_name.items():
-        assert name == "fl" or all(1 <= cut <= limit for cut, limit in zip(cuts, limits))
+        assert all(1 <= cut <= limit for cut, limit in zip(cuts, limits))
         if name.startswith("near"):
             assert sum(abs(a - b) for a, b in zip(cuts, planned)) == 1
     singles = [tuple(min(cut, limit) for limit in limits) for cut in range(1, max(limits) + 1)]
     assert seconds[by_name["single"]] == min(seconds[cuts] for cuts in singles)
-    assert ("fl" in by_name) == (seconds[(units,) * len(planned)] <= fleets.MOST_S)
+    assert ("deep" in by_name) == (seconds[limits] <= fleets.MOST_S)
+    assert by_name.get("fl", ()) == (by_name["deep"] if "deep" in by_name and set(limits) == {units} else ())
     movable = sum(limit > 1 for limit in limits)
     assert sum(name.startswith("near") for name in names) == min(2, movable)
 

@@ -14,7 +14,7 @@ from testbed_parts.machine import Node
 
 Cuts = tuple[int, ...]
 MOST_CPU = 1.5  # cores of all quotas together, so that two cores have room for the rest
-MOST_S = 20.0  # sets that move or train whole models are not tried where their round is predicted to be longer
+MOST_S = 20.0  # the deepest cuts are not tried where their round is predicted to be longer
 FLEETS_FILE = Path(__file__).parent.parent / "testbed_fleets.json"
 RULES = {  # of cut sets; limits: a device's deepest cut
     "planned": "what hsfl plan proposes",
@@ -23,7 +23,7 @@ RULES = {  # of cut sets; limits: a device's deepest cut
     "deep": f"each device as deep as it can hold, where the round is predicted to take at most {MOST_S:g} s",
     "near-1": "the planned cuts with one device, drawn, one unit deeper (shallower if it cannot)",
     "near-2": "the planned cuts with another device, drawn, one unit shallower (deeper if it cannot)",
-    "fl": "all units on every device, whatever it can hold, under the same condition",
+    "fl": "another name of deep where every device can hold all units",
 }
 
 
@@ -98,15 +98,15 @@ SMALL = Fleet(
 
 
 def draw_fleets(seed: int, each: int) -> list[Fleet]:
-    """So many fleets of each kind."""
+    """So many fleets of each kind: in the first, third, ... every device can hold all units, in the others a part that is drawn."""
     return [
-        draw_fleet(f"{kind}-{number}", kind, np.random.default_rng((seed, place, number)))
+        draw_fleet(f"{kind}-{number}", kind, number % 2 == 0, np.random.default_rng((seed, place, number)))
         for place, kind in enumerate(KINDS)
         for number in range(1, each + 1)
     ]
 
 
-def draw_fleet(name: str, kind: str, rng: np.random.Generator) -> Fleet:
+def draw_fleet(name: str, kind: str, limited: bool, rng: np.random.Generator) -> Fleet:
     ranges, num_clients = KINDS[kind], int(rng.integers(4, 7))
 
     def drawn(what: str) -> np.ndarray:
@@ -116,7 +116,7 @@ def draw_fleet(name: str, kind: str, rng: np.random.Generator) -> Fleet:
     main_cpu, cpu = round(float(rng.uniform(*ranges["main"])), 2), drawn("cpu")
     cpu *= min(1.0, (MOST_CPU - main_cpu) / cpu.sum())
     up, down, delay = drawn("up"), drawn("down"), rng.uniform(*ranges["delay"], num_clients)
-    holds = rng.uniform(0.3, 1.0, num_clients) if rng.random() < 0.5 else np.ones(num_clients)
+    holds = rng.uniform(0.3, 1.0, num_clients) if limited else np.ones(num_clients)
     clients = tuple(
         Client(f"c{k + 1}", _floor(cpu[k], 3), _floor(up[k], 1), _floor(down[k], 1), _floor(delay[k], 1), _floor(holds[k], 2))
         for k in range(num_clients)
@@ -165,14 +165,14 @@ def read_fleets(path: Path) -> dict[str, Fleet]:
 def cut_sets(
     planned: Cuts, limits: Cuts, num_units: int, predicted_s: Callable[[Cuts], float], seed: int
 ) -> dict[Cuts, list[str]]:
-    """The cut sets of RULES that differ, each with its names; FL has the cut `num_units` for all."""
+    """The cut sets of RULES that differ, each with its names. limits: a device's deepest cut."""
     single = min(
         (tuple(min(cut, limit) for limit in limits) for cut in range(1, max(limits) + 1)), key=lambda cuts: (predicted_s(cuts), cuts)
     )  # fmt: skip
     sets = {"planned": planned, "single": single, "ones": (1,) * len(planned)}
     sets |= neighbours(planned, limits, np.random.default_rng(seed))
-    long = {"deep": limits, "fl": (num_units,) * len(planned)}
-    sets |= {name: cuts for name, cuts in long.items() if predicted_s(cuts) <= MOST_S}
+    if predicted_s(limits) <= MOST_S:
+        sets |= {"deep": limits} | ({"fl": limits} if min(limits) == num_units else {})
     names: dict[Cuts, list[str]] = {}
     for name, cuts in sets.items():
         names.setdefault(cuts, []).append(name)

@@ -16,7 +16,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from hsfl.api.plan_calls import plan
+from hsfl.api.plan_calls import PlanResult, plan
 from hsfl.commands.measure import measure_command
 from hsfl.deploy.admin.operator_events import OperatorEvent, append_event, time_now
 from hsfl.deploy.demo import toml_lines
@@ -36,6 +36,7 @@ ROUND_S = 300.0  # a round that takes longer ends the trial
 LOOK_S = 0.05
 MANY_ROUNDS = 100_000  # the deployment is told when to end
 RUN_TOML = "run.toml"  # what is trained; the first file of a trial
+FLEET_FILE = "fleet.json"
 RUN_FILES = ("config.json", "clients.json", "environment.json", "task.json")
 
 
@@ -129,7 +130,7 @@ class Trial:
         self._wait_for(processes)
 
     def _measured(self, node: str) -> Path:
-        return self.folder / f"measured-{node}.toml"
+        return self.folder / f"measured-{node}.json"
 
     def _wait_for(self, processes: Mapping[str, "subprocess.Popen[bytes]"]) -> None:
         until_s = time.monotonic() + START_S
@@ -146,57 +147,37 @@ class Trial:
     def _plan(self) -> dict[Cuts, list[str]]:
         """Write the fleet file, and plan.json for every cut set. From here on the predictions are fixed."""
         self.say("  plans")
-        num_units = self._write_fleet_files()
-        limits, tried = self.fleet.limits(num_units), dict[Cuts, float]()
+        num_units = self._write_fleet_file()
+        tried: dict[Cuts, float] = {}
 
         def predicted_s(cuts: Cuts) -> float:
             if cuts not in tried:
-                tried[cuts] = self._plan_of(cuts, limits, None)
+                tried[cuts] = self._planned(list(cuts)).round_s
             return tried[cuts]
 
-        planned = tuple(
-            plan(self._plan_settings(limits, limits) | {"fleet": self._fleet_table("fleet.toml", "planned")}).cuts
-        )
-        sets = cut_sets(planned, limits, num_units, predicted_s, self.fleet.seed)
+        planned = tuple(self._planned("planned").cuts)
+        sets = cut_sets(planned, self.fleet.limits(num_units), num_units, predicted_s, self.fleet.seed)
         if self.effort.only:
             sets = {cuts: names for cuts, names in sets.items() if set(names) & {"planned", *self.effort.only}}
         for cuts, names in sets.items():
-            round_s = self._plan_of(cuts, limits, self._plan_folder(names))
+            round_s = self._planned(list(cuts), self._plan_folder(names)).round_s
             self.say(f"    {'+'.join(names):24} {' '.join(map(str, cuts)):16} {round_s:7.2f} s predicted")
-        (self.folder / "sets.json").write_text(
-            as_json([{"names": names, "cuts": cuts} for cuts, names in sets.items()])
-        )
         return sets
 
-    def _write_fleet_files(self) -> int:
-        """fleet.toml, with the deepest cut that each device is said to hold in the place of the machine's memory; and the same without
-        limits, for FL. Returns the number of the model's units."""
-        tables, free_tables, num_units = [], [], 0
-        for name, client in zip(self.names, self.fleet.clients):
-            text = self._measured(name).read_text()
-            profile = json.loads(
-                next(row for row in text.splitlines() if row.startswith("forward_ms")).partition("=")[2]
-            )
-            num_units = len(profile)
-            rows = [row for row in text.splitlines() if not row.startswith("memory")]
-            place = rows.index(next(row for row in rows if row.startswith("compute")))
-            limit = max(1, int(client.holds * num_units))
-            tables.append("\n".join([*rows[:place], f"max_cut = {limit}", *rows[place:]]))
-            free_tables.append("\n".join(rows))
-        for file, of_devices in (("fleet.toml", tables), ("fleet-free.toml", free_tables)):
-            whole = "\n\n".join([*of_devices, self._measured("main").read_text()])
-            (self.folder / file).write_text(whole)
+    def _write_fleet_file(self) -> int:
+        """fleet.json, with the deepest cut that each device is said to hold in the place of the machine's memory. Returns the number of
+        the model's units."""
+        devices = [json.loads(self._measured(name).read_text())["device"][0] for name in self.names]
+        num_units = len(devices[0]["profile"]["forward_ms"])
+        for device, limit in zip(devices, self.fleet.limits(num_units)):
+            device.pop("memory", None)
+            device["max_cut"] = limit
+        main = json.loads(self._measured("main").read_text())
+        (self.folder / FLEET_FILE).write_text(as_json({"device": devices} | main))
         return num_units
 
-    def _plan_of(self, cuts: Cuts, limits: Cuts, out: Path | None) -> float:
-        return plan(self._plan_settings(cuts, limits), out=out).round_s
-
-    def _plan_settings(self, cuts: Cuts, limits: Cuts) -> dict[str, Any]:
-        is_free = any(cut > limit for cut, limit in zip(cuts, limits))
-        return self.settings | {"fleet": self._fleet_table("fleet-free.toml" if is_free else "fleet.toml", list(cuts))}
-
-    def _fleet_table(self, file: str, cuts: Any) -> dict[str, Any]:
-        return {"file": str(self.folder / file), "cuts": cuts}
+    def _planned(self, cuts: str | list[int], out: Path | None = None) -> PlanResult:
+        return plan(self.settings | {"fleet": {"file": str(self.folder / FLEET_FILE), "cuts": cuts}}, out=out)
 
     def _plan_folder(self, names: Sequence[str]) -> Path:
         return self.folder / "plans" / "+".join(names)
