@@ -4,10 +4,8 @@ import itertools
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hsfl import fleet_file
 from hsfl.config import TrainConfig
@@ -16,9 +14,8 @@ from hsfl.models.cost_table import measure_cost
 from hsfl.models.units import SplitModel
 from hsfl.models.zoo import build
 from hsfl.training import speed
-from hsfl.training.batches import Feed, Images, PlannedBatch
 from hsfl.training.speed import machine_memory_bits, training_speed
-from hsfl.training.step import Part, StepKey
+from hsfl.training.step import Part
 from tests.naming import names, raises
 from tests.small_runs import hsfl, refused
 
@@ -77,30 +74,6 @@ def test_models_of_tokens_are_measured_too() -> None:
 def test_models_that_give_classes_of_pixels_are_measured_too() -> None:
     model = SplitModel({"a": nn.Conv2d(1, 2, 3), "b": nn.Conv2d(2, 5, 1)})
     assert training_speed(model, SHAPE, 5, TrainConfig(batch_size=2), 0.01).flops_per_s > 0
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_made_up_images_lie_in_memory_as_those_of_the_data_do(channels: int) -> None:
-    """The convolution of a first layer took five times as long for the other order."""
-    seen = []
-
-    class Watched(nn.Flatten):
-        def forward(self, x: Tensor) -> Tensor:
-            if x.device.type == "cpu" and len(x) == 4:
-                seen.append(x.stride())
-            return super().forward(x)
-
-    model = SplitModel({"a": Watched(), "b": nn.Linear(36 * channels, 5)})
-    for side_by_side in (False, True):
-        x = torch.zeros(4, 6, 6, channels, dtype=torch.uint8).permute(0, 3, 1, 2)
-        images = Images(
-            x if side_by_side else x.clone(memory_format=torch.contiguous_format), torch.zeros(4), (0.1,), (0.2,)
-        )
-        assert images.has_channels_last is side_by_side
-        batch = Feed(images, [np.arange(4)], seed=1).batch(PlannedBatch(np.arange(4), StepKey(1, 0, 0, 0)))[0]
-        seen.clear()
-        training_speed(model, (channels, 6, 6), 5, TrainConfig(batch_size=4), 0.01, channels_last=side_by_side)
-        assert set(seen) == {batch.stride()}
 
 
 def test_measuring_leaves_the_model_alone() -> None:

@@ -1,7 +1,6 @@
 """`hsfl measure`: this machine as an entry of a fleet file."""
 
 import platform
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -114,16 +113,13 @@ def measure_command(
             dropout=model_settings.dropout,
             options=options,
         )
+        keep_freed_memory()  # as processes that train do
         link: dict[str, str | None] = {"up": up, "down": down}
         if main is not None:
             with err_console.status(f"measuring the link to {main} ..."):
                 link = _link(main, device_name, certs)
         with err_console.status(f"training {model_settings.name} for {seconds:g} s ..."):
-            keep_freed_memory()
-            in_data = _has_channels_last(settings, config is not None)
-            speed = training_speed(
-                split_model.to(settings.device), shape, classes, train, seconds, channels_last=in_data
-            )
+            speed = training_speed(split_model.to(settings.device), shape, classes, train, seconds)
         memory_bits = machine_memory_bits()
         profile = fleet_file.Profile(model_settings.name, train.batch_size, speed.unit_forward_s, speed.unit_backward_s)
         entry = fleet_file.device_entry(device_name, speed.flops_per_s, memory_bits, link, profile)
@@ -167,17 +163,6 @@ def _sample_shape(
             soft_wrap=True,
         )
     return tuple(shape or data_shape), classes or data_classes
-
-
-def _has_channels_last(settings: "RunConfig", has_config: bool) -> bool:
-    """How the images of the config's data lie in memory; as those of most data where they cannot be read here."""
-    if has_config or settings.data.model_fields_set:
-        from hsfl.runs.client_data import read_data
-        from hsfl.runs.prepare import make_images
-
-        with suppress(InputError):
-            return make_images(settings, read_data(settings), "train").has_channels_last
-    return False
 
 
 def _name_of(certs: Path | None) -> str | None:

@@ -46,9 +46,8 @@ class ClientSetup:
         """How fast this machine trains the model's real units, measured for about so many seconds."""
         kit = self.kit
         return training_speed(
-            kit.model, kit.input_shape, kit.num_classes, kit.config.train, seconds, check=check_training,
-            channels_last=self.feed.images.has_channels_last,
-        )  # fmt: skip
+            kit.model, kit.input_shape, kit.num_classes, kit.config.train, seconds, check=check_training
+        )
 
 
 def prepare_setup(settings: ClientSettings, welcome: Welcome) -> ClientSetup:

@@ -78,8 +78,8 @@ async def serve_main(settings: MainSettings, insecure: bool, log: Log) -> Summar
     with folder.locked(), _metrics_page(settings.metrics, metrics, certs, log):
         kit, dataset = await compute.run(lambda: _model_and_data(settings, config))
         _begin_folder(folder, config, settings.threads)
+        planner = await compute.run(lambda: _measured_planner(kit, log))
         test = make_images(config, dataset, "test") if dataset is not None else None
-        planner = await compute.run(lambda: _measured_planner(kit, log, test is not None and test.has_channels_last))
         classes = dataset.classes if dataset is not None else tuple(map(str, range(kit.num_classes)))
         roster = Roster(folder.path, settings.clients, config.fleet.num_clients)
         edge = EdgeLink(settings.edge, certs, roster.run)
@@ -118,11 +118,11 @@ def _model_and_data(settings: MainSettings, config: RunConfig) -> tuple[ModelKit
     return kit, dataset
 
 
-def _measured_planner(kit: ModelKit, log: Log, channels_last: bool) -> CutPlanner:
-    """A planner that knows what each cut costs and how fast this machine is. channels_last: how images lie in memory."""
+def _measured_planner(kit: ModelKit, log: Log) -> CutPlanner:
+    """A planner that knows what each cut costs and how fast this machine is."""
     train, shape = kit.config.train, kit.input_shape
     cost = measure_cost(kit.model, shape, train.batch_size, optimizer_states=OPTIMIZER_STATES[train.optimizer])
-    speed = training_speed(kit.model, shape, kit.num_classes, train, SPEED_S, channels_last=channels_last)
+    speed = training_speed(kit.model, shape, kit.num_classes, train, SPEED_S)
     return CutPlanner(kit.config, cost, speed.flops_per_s, log, work_of_main(speed))
 
 

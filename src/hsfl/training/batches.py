@@ -54,11 +54,6 @@ class Images:
         """The shape of one sample."""
         return tuple(self.x.shape[1:])
 
-    @property
-    def has_channels_last(self) -> bool:
-        """Whether the channels of a pixel lie side by side in memory, as some readers give images. Kernels, and so seconds, depend on it."""
-        return self.x.ndim == 4 and self.x.stride(1) == 1 < self.x[0, 0].numel()
-
     @cached_property
     def _affine(self) -> tuple[Tensor, Tensor]:
         whole = 255 if self.x.dtype == torch.uint8 else 1

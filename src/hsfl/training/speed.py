@@ -37,9 +37,7 @@ class Speed:
     step_s: float  # median
     low_s: float  # a quarter of the steps took less
     high_s: float  # a quarter took more
-    unit_forward_s: tuple[
-        float, ...
-    ]  # means over the middle half of the steps, for a batch; the loss counts with the last unit
+    unit_forward_s: tuple[float, ...]  # for a batch, means over the middle half of the steps; the last has the loss
     unit_backward_s: tuple[float, ...]  # with the update of the weights
     flops_per_sample: float  # forward and backward
     memory_bits: float  # that training the whole model takes
@@ -66,18 +64,14 @@ def training_speed(
     seconds: float,
     clock_s: Callable[[], float] = time.perf_counter,
     check: Callable[[CostTable], None] = lambda cost: None,
-    channels_last: bool = False,
 ) -> Speed:
     """Train all units on random samples for about so many seconds, as a client that holds the whole model does.
 
     input_shape: of one sample. clock_s: gives the time in seconds. check: is told what training costs, before it begins.
-    channels_last: how the images lie in memory (`Images.has_channels_last`); a first layer can take five times as long for the other order.
     """
     cost = measure_cost(model, input_shape, train.batch_size)
     check(cost)
     x, y, goal = _any_batch(model, (train.batch_size, *input_shape), num_classes)
-    if channels_last and x.ndim == 4:
-        x = x.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format).permute(0, 3, 1, 2)
     layout, state = Layout.of(model), read_state(model)
     units = [Part(model, layout, unit, unit + 1, train, goal) for unit in range(model.num_units)]
     for unit, part in enumerate(units):
@@ -89,7 +83,8 @@ def training_speed(
         took.append(_step(units, x, y, WARM_UP + len(took), clock_s))
     steps_s = [sum(forward_s) + sum(backward_s) for forward_s, backward_s in took]
     low_s, median_s, high_s = statistics.quantiles(steps_s, n=4)
-    usual = [units_s for units_s, step_s in zip(took, steps_s) if low_s <= step_s <= high_s]
+    quarter, by_length = len(took) // 4, sorted(range(len(took)), key=steps_s.__getitem__)
+    usual = [took[step] for step in by_length[quarter : len(took) - quarter]]
     forward_s, backward_s = (tuple(map(statistics.fmean, zip(*of_steps))) for of_steps in zip(*usual))
     assert cost.memory_bits is not None, "measured"
     flops, memory_bits = float(cost.client_flops[-1]), float(cost.memory_bits[-1])
