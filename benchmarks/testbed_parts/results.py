@@ -289,6 +289,10 @@ def draw_rounds(trials: Sequence[Trials]) -> Any:
             xlabel="measured s",
             ylabel="predicted s",
         )
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter("{x:g}")
+            axis.set_minor_formatter(mpl.ticker.NullFormatter())
         axes.plot(limits, limits, color=FAINT, lw=1.2, zorder=1, label="predicted = measured")
         for factor in (0.9, 1.1):
             axes.plot(limits, [factor * end for end in limits], color=FAINT, lw=0.7, ls=(0, (4, 3)), zorder=1)
