@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = sorted((Path(__file__).parent.parent / "benchmarks").glob("*.py"))
+TESTED_ELSEWHERE = ("testbed",)  # tests/test_testbed.py
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [path for path in BENCHMARKS if path.stem not in TESTED_ELSEWHERE], ids=lambda path: path.stem
+)
 def test_smoke_run(path: Path) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, str(path), "--quick"], check=True, timeout=600, env=environment)

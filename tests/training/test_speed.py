@@ -47,6 +47,25 @@ def test_the_median_step_counts_and_warm_up_does_not(monkeypatch: pytest.MonkeyP
     assert found.memory_bits == cost.memory_bits[-1]
 
 
+def test_units_sum_up_to_the_step_where_the_processor_is_taken_away_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In every step another unit is interrupted for 30 s, as by a quota: no unit's median shows it. One step takes much longer."""
+    now_s, numbers, model = 0.0, itertools.count(), build("mlp", SHAPE, 10)
+
+    def step(units: list[Part], *_: object) -> tuple[list[float], list[float]]:
+        nonlocal now_s
+        number, forward_s = next(numbers), [1.0] * len(units)
+        forward_s[number % len(units)] += 900.0 if number == 7 else 30.0
+        now_s += sum(forward_s) + len(units)
+        return forward_s, [1.0] * len(units)
+
+    monkeypatch.setattr(speed, "_step", step)
+    found = training_speed(model, SHAPE, 10, TrainConfig(batch_size=4), 5e3, lambda: now_s)
+    assert sum(found.unit_forward_s) + sum(found.unit_backward_s) == pytest.approx(found.step_s)
+    assert found.step_s == 2 * model.num_units + 30
+
+
 def test_models_of_tokens_are_measured_too() -> None:
     found = training_speed(build("gpt", (8,), 16, norm="none"), (8,), 16, TrainConfig(batch_size=2), 0.01)
     assert found.flops_per_s > 0

@@ -96,7 +96,7 @@ def measure_command(
         from hsfl.files import write_atomic
         from hsfl.models.recipes import memory_format_of
         from hsfl.models.zoo import build
-        from hsfl.training.speed import machine_memory_bits, training_speed
+        from hsfl.training.speed import keep_freed_memory, machine_memory_bits, training_speed
 
         all_changes = [*(changes or []), *([f"model.name={quoted(model)}"] if model is not None else [])]
         settings = read_config(config, all_changes, plugin or ())
@@ -114,6 +114,7 @@ def measure_command(
             dropout=model_settings.dropout,
             options=options,
         )
+        keep_freed_memory()  # as processes that train do
         link: dict[str, str | None] = {"up": up, "down": down}
         if main is not None:
             with err_console.status(f"measuring the link to {main} ..."):

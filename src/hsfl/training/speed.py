@@ -1,7 +1,8 @@
 """How fast this machine trains a model, measured unit by unit and step after step for some seconds; and how much memory the machine has.
 
 A step goes through the units one after another, each as a part of its own, so that a cut's seconds are sums over units. The whole model's
-speed is the sum over all of them.
+speed is the sum over all of them. Units are averaged over the steps of usual length: where a processor is taken away now and then, as by a
+quota, each unit's median would leave that out, and the units would not sum up to the step.
 """
 
 import os
@@ -37,7 +38,7 @@ class Speed:
     step_s: float  # median
     low_s: float  # a quarter of the steps took less
     high_s: float  # a quarter took more
-    unit_forward_s: tuple[float, ...]  # medians, for a batch; the loss counts with the last unit
+    unit_forward_s: tuple[float, ...]  # for a batch, means over the middle half of the steps; the last has the loss
     unit_backward_s: tuple[float, ...]  # with the update of the weights
     flops_per_sample: float  # forward and backward
     memory_bits: float  # that training the whole model takes
@@ -84,10 +85,11 @@ def training_speed(
     took, began = [_step(units, x, y, WARM_UP, clock_s)], clock_s()
     while len(took) < LEAST_STEPS or clock_s() - began < seconds:
         took.append(_step(units, x, y, WARM_UP + len(took), clock_s))
-    low_s, median_s, high_s = statistics.quantiles(
-        [sum(forward_s) + sum(backward_s) for forward_s, backward_s in took], n=4
-    )
-    forward_s, backward_s = (tuple(map(statistics.median, zip(*of_steps))) for of_steps in zip(*took))
+    steps_s = [sum(forward_s) + sum(backward_s) for forward_s, backward_s in took]
+    low_s, median_s, high_s = statistics.quantiles(steps_s, n=4)
+    quarter, by_length = len(took) // 4, sorted(range(len(took)), key=steps_s.__getitem__)
+    usual = [took[step] for step in by_length[quarter : len(took) - quarter]]
+    forward_s, backward_s = (tuple(map(statistics.fmean, zip(*of_steps))) for of_steps in zip(*usual))
     assert cost.memory_bits is not None, "measured"
     flops, memory_bits = float(cost.client_flops[-1]), float(cost.memory_bits[-1])
     return Speed(train.batch_size, len(took), median_s, low_s, high_s, forward_s, backward_s, flops, memory_bits)
