@@ -16,7 +16,8 @@ FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path != 
 ARCHITECTURE = ROOT.parents[1] / "docs" / "architecture.md"
 PUBLIC = {
     *("InputError", "RunConfig", "Scenario", "SplitModel", "allocate", "plan", "read_config", "run", "split"),
-    *("register_dataset", "register_framework", "register_model", "register_policy", "register_task"),
+    *("register_codec", "register_dataset", "register_framework", "register_model", "register_policy", "register_task"),
+    *("Codec", "Payload", "PayloadError"),  # for codecs of one's own
     *("Observer", "compare", "cost", "dataset", "evaluate", "open", "plan_check", "report", "sweep"),
     *("FrameworkBase", "HSFL", "POLICY_RULES", "RoundResult", "State", "Timing", "timeline"),  # for plugins
 }

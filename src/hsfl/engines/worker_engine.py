@@ -129,7 +129,7 @@ class WorkerEngine(ABC, Generic[H]):
         """Give every worker the task, and spread the framework's rounds from now on."""
         assert isinstance(framework, CopyPerClient)
         self.framework, self.exam, self.last_round = framework, exam, list[TrainedBy]()
-        self.orders_ahead = "first_memory" not in framework.hooks  # a pipe does not hold an order with memory
+        self.orders_ahead = not framework.remembers  # a pipe does not hold an order with memory
         self._give_setup(Setup(framework.task.unobserved(), exam.images, exam.num_classes))
         framework.spread = self.spread
 
