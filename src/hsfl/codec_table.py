@@ -7,7 +7,7 @@ a clock and a planner need to know. A codec is chosen by a text, its name and pe
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from hsfl import plugins
 from hsfl.errors import InputError, known_name, shown_value
@@ -123,7 +123,9 @@ CODECS: dict[str, CodecRow] = {
     for row in (
         CodecRow("float16", "hsfl.training.codecs.float16:Float16", _float16_bytes, 4, 2),
         CodecRow("int8", "hsfl.training.codecs.int8:Int8", _int8_bytes, 6, 2),
-        CodecRow("topk", "hsfl.training.codecs.topk:TopK", _topk_bytes, 20, 2, (UP, DOWN), Number(0.1, 0.1, 1.0, FLOOR)),
+        CodecRow(
+            "topk", "hsfl.training.codecs.topk:TopK", _topk_bytes, 20, 2, (UP, DOWN), Number(0.1, 0.1, 1.0, FLOOR)
+        ),
     )
 }
 
@@ -155,7 +157,8 @@ def register_codec(
     operations = (encode_operations, decode_operations)
     if not all(isinstance(count, int | float) and 0 <= count < math.inf for count in operations):
         raise InputError(f"codec {name!r} takes {operations} operations; give two numbers that are not negative")
-    row = CodecRow(name, codec, num_bytes, *map(float, operations), tuple(directions), _number(name, number))
+    encode, decode = map(float, operations)
+    row = CodecRow(name, codec, num_bytes, encode, decode, tuple(directions), _number(name, number))
     plugins.register_name("codec", CODECS, name, row)
 
 
@@ -165,7 +168,9 @@ def _number(name: str, number: Any) -> Number | None:
     try:
         usual, lowest, highest = map(float, number)
     except (TypeError, ValueError):
-        raise InputError(f"codec {name!r} has number {number!r}; give (usual, lowest, highest), or leave it out") from None
+        raise InputError(
+            f"codec {name!r} has number {number!r}; give (usual, lowest, highest), or leave it out"
+        ) from None
     if not -math.inf < lowest <= usual <= highest < math.inf:
         raise InputError(f"codec {name!r} has number {number!r}; give (usual, lowest, highest) in this order of size")
     return Number(usual, lowest, highest)
@@ -207,11 +212,22 @@ def _read_number(field: str, text: str, number_text: str, limits: Number) -> flo
     return value
 
 
-def link_choices(up: str = NONE, down: str = NONE, model: str = NONE) -> LinkChoices:
+class LinkSettings(Protocol):
+    """The section `link` of a config."""
+
+    @property
+    def up(self) -> str: ...
+
+    @property
+    def down(self) -> str: ...
+
+    @property
+    def model(self) -> str: ...
+
+
+def link_choices(link: LinkSettings) -> LinkChoices:
     """The codecs of the settings `link.up`, `link.down` and `link.model`."""
-    return LinkChoices(
-        choose_codec("link.up", up, UP), choose_codec("link.down", down, DOWN), choose_codec("link.model", model, MODEL)
-    )
+    return LinkChoices(*(choose_codec(f"link.{name}", getattr(link, name), name) for name in DIRECTIONS))
 
 
 def choice_text(choice: CodecChoice) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hsfl import plugins
+from hsfl.codec_table import link_choices
 from hsfl.config import DEVICES_DATA, DataConfig, RunConfig, parse_config
 from hsfl.config.reading import beside
 from hsfl.errors import InputError, explain
@@ -143,6 +144,9 @@ def run_config(settings: MainSettings) -> RunConfig:
         raise InputError(
             f"run.train.norm_statistics is {config.train.norm_statistics!r}, which real machines do not do yet; leave it out"
         )
+    link = link_choices(config.link)
+    if link.lossy:
+        raise InputError(f"run.{link.text()}, which real machines do not do yet; leave it out")
     _check_robust(settings, config)
     seats = len(settings.clients)
     if seats > config.fleet.num_clients:

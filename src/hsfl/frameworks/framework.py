@@ -78,8 +78,7 @@ class Task:
 
     def link(self) -> Link:
         """A link with the codecs of the settings, which has carried nothing yet."""
-        settings = self.config.link
-        return Link(make_link_codecs(link_choices(settings.up, settings.down, settings.model), self.model, self.layout))
+        return Link(make_link_codecs(link_choices(self.config.link), self.model, self.layout))
 
     def weights(self, round_index: int) -> np.ndarray:
         """What each client counts in the average of a round (0, 1, ...), [K]."""

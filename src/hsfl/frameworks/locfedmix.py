@@ -56,7 +56,10 @@ class LocFedMix(InStep):
         return State({"model": self.task.initial.clone(), "decoder": self.decoder_initial.clone()})
 
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
-        before, link = state.units["decoder"], Link()  # decoders are not coded, and their bytes are counted with the heads
+        before, link = (
+            state.units["decoder"],
+            Link(),
+        )  # decoders are not coded, and their bytes are counted with the heads
         for k in kept:
             self.decoders[k].begin(link.arrive("client_edge_down", before), self.task.lr(round_index))
         after, result = super().round(state, kept, round_index)

@@ -36,7 +36,7 @@ from hsfl.runs.checks.memory_check import check_memory
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.progress import Observer
 from hsfl.runs.resume import Parts, Position, begin_or_resume, resolve_config, resumes_from_checkpoint
-from hsfl.runs.run_folder.checkpoint import save_checkpoint, save_tensors
+from hsfl.runs.run_folder.checkpoint import link_note, save_checkpoint, save_tensors
 from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.run_folder.records import CutsRecord, RoundRecord, standing_after
 from hsfl.runs.run_folder.round_tables import write_tables
@@ -151,7 +151,7 @@ def _round(
     num_samples = sum(task.trained_samples(kept, round_index).values()) * parts.clock.extras.passes
     observer.round_starts(round_index + 1, kept, num_samples)
     after, result = checked_round(framework, position.state, framework.round(position.state, kept, round_index))
-    quality, estimated, estimation_s = None, None, 0.0
+    quality, estimated, coded, estimation_s = None, None, None, 0.0
     if last or is_tested(config.train, round_index):
         observer.evaluation_starts()
         if config.train.norm_statistics == "averaged":
@@ -160,10 +160,13 @@ def _round(
             estimated = assess_estimated(parts.engine, framework, after, kept, round_index)
             quality, estimation_s = estimated.quality, parts.clock.estimation_s(round_index, chosen)
             result.bytes.merge(estimated.bytes)
+        if parts.bench.exam.codec is not None:
+            coded = assess_coded(parts.engine, framework, after, estimated.whole if estimated else None)
     wall_s = time.perf_counter() - began
     record = make_round_record(
         framework, task, round_index, position.sim_time_s, timeline, allocation_note, result, quality, wall_s,
         why=explain_straggler(parts.clock, round_index, chosen), averaged=estimated.averaged if estimated else None, estimation_s=estimation_s,
+        coded=coded,
     )  # fmt: skip
     if not math.isfinite(record.train_loss or 0.0) or not after.is_finite():
         raise Diverged(f"a loss or a weight of round {round_index + 1} is no number; lower train.lr")
@@ -226,6 +229,21 @@ def assess_estimated(
     return Estimated(whole, engine.evaluate(whole), engine.evaluate(averaged), num_bytes)
 
 
+def assess_coded(
+    engine: Engine, framework: Framework, state: State, estimated: UnitState | None = None
+) -> Quality | None:
+    """How good the joined model is when it is split and smashed data go through the codec of `link.up`: the mean over the clients, each with its own cut. None where no
+    client has a cut at which something travels. estimated: the joined model with other statistics of BatchNorm."""
+    models = list(whole_models(framework, state)) if estimated is None else [estimated]
+    cuts, num_units = framework.cuts, models[0].stop
+    if all(cut == num_units for cut in cuts):
+        return None
+    if len(models) > 1:
+        return mean_quality([engine.evaluate(whole, cut) for whole, cut in zip(models, cuts)])
+    at_cut = {cut: engine.evaluate(models[0], None if cut == num_units else cut) for cut in sorted(set(cuts))}
+    return mean_quality([at_cut[cut] for cut in cuts])
+
+
 def _with_pooled_statistics(framework: Framework, averaged: UnitState, shard: NormShard) -> tuple[UnitState, LinkBytes]:
     shard.bytes.merge(framework.norm_swapped())
     return shard.moments.pooled(averaged), shard.bytes
@@ -258,7 +276,7 @@ def _finish_run(parts: Parts, position: Position, status: str) -> Summary:
 
 
 def _save_model(parts: Parts, position: Position, path: Path) -> None:
-    save_tensors(path, _model_to_save(parts, position).named())
+    save_tensors(path, _model_to_save(parts, position).named(), link_note(parts.config))
 
 
 def _model_to_save(parts: Parts, position: Position) -> UnitState:

@@ -84,6 +84,11 @@ def _ignores_storage(c: RunConfig) -> bool:
     return _is_uncut(c) and not (_is_whole_on_clients(c) and c.options.fl.needs_storage)
 
 
+def _keeps_heads(c: RunConfig) -> bool:
+    options = c.options.of(c.framework)
+    return getattr(options, "average", None) == "server" or getattr(options, "cut_gradient", False)
+
+
 def _gives_no_memory(c: RunConfig) -> bool:
     in_file = c.fleet.file is not None and fleet_file.read_fleet_file(c.fleet.file).gives_memory
     return c.fleet.storage_bits is None and not in_file
@@ -167,6 +172,7 @@ CELL_ANTENNAS = Reason(
 )
 ON_SERVER_ALONE = _framework_that("trains on the server alone, to which clients send their data once", _pools_data)
 NO_MAIN_SERVER = _framework_that("has no main server: clients train the whole model", _is_whole_on_clients)
+HEADS_STAY = _framework_that("has clients that keep their heads", _keeps_heads)
 NOT_SIDE_BY_SIDE = _framework_that(
     "has clients that use the main server one after another, or servers of their own", lambda c: not divides_server(c)
 )
@@ -283,6 +289,9 @@ UNUSED: dict[str, list[Reason]] = {
     "attack.kind": [NO_COPIES],
     "attack.share": [NO_ATTACK],
     "attack.scale": [NO_ATTACK, _needs("attack.kind", "sign_flip", "scaled_update", "noise")],
+    "link.up": [ON_SERVER_ALONE, NO_MAIN_SERVER],
+    "link.down": [ON_SERVER_ALONE, NO_MAIN_SERVER],
+    "link.model": [ON_SERVER_ALONE, HEADS_STAY],
     "allocation.policy": [KEEPS_EVEN.unless(lambda c: c.allocation.policy in ("own", "even"))],
     "allocation.cuts": SEARCH,
     "allocation.samples": [

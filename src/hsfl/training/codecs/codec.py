@@ -16,7 +16,9 @@ from torch import Tensor
 from hsfl.errors import InputError
 from hsfl.training.aggregate import Diverged
 
-Draws = Callable[[], np.random.Generator]  # a stream of random numbers by the name of the step and direction; None draws nothing
+Draws = Callable[
+    [], np.random.Generator
+]  # a stream of random numbers by the name of the step and direction; None draws nothing
 
 
 class PayloadError(InputError):

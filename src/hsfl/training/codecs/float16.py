@@ -57,7 +57,9 @@ class Float16(Codec):
         k, computed = int(check_array(payload, "exponent", torch.int16, (1,))), compute_dtype(dtype)
         lowest = TOP_EXPONENT - EXPONENTS[computed]
         if not lowest <= k <= MOST[computed]:
-            raise PayloadError(f"exponent of a payload is {k}, not in {lowest}..{MOST[computed]}; send the one encoded with")
+            raise PayloadError(
+                f"exponent of a payload is {k}, not in {lowest}..{MOST[computed]}; send the one encoded with"
+            )
 
     def decode(self, payload: Payload, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         k = int(payload.arrays["exponent"])

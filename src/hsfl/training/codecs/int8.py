@@ -68,7 +68,7 @@ class Int8(Codec):
         within = (scales >= SMALLEST[computed]) & (scales <= LARGEST[computed])  # NaN is neither
         if not bool(within.all()):
             wrong = float(scales[~within][0])
-            raise PayloadError(f"a scale of a payload is {wrong}; send finite scales above 0")
+            raise PayloadError(f"a scale of a payload is {wrong:g}; send finite scales above 0")
 
     def decode(self, payload: Payload, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         scales = payload.arrays["scales"]

@@ -68,12 +68,16 @@ class TopK(Codec):
             bits = int(np.bitwise_count(mask).sum()) if hasattr(np, "bitwise_count") else int(np.unpackbits(mask).sum())
             beyond = count % 8 and len(mask) and int(mask[-1]) & (0xFF >> count % 8)
             if bits != kept or beyond:
-                raise PayloadError(f"a mask with {bits} of {count} places for {kept} values; send one place for each value")
+                raise PayloadError(
+                    f"a mask with {bits} of {count} places for {kept} values; send one place for each value"
+                )
         else:
             deltas = check_array(payload, "deltas", torch.uint8, (kept,))
             last = int(deltas.sum(dtype=torch.int64)) - 1
             if last >= count or not bool((deltas > 0).all()):
-                raise PayloadError(f"deltas that lead to place {last} of {count}; send steps of 1 and more within the tensor")
+                raise PayloadError(
+                    f"deltas that lead to place {last} of {count}; send steps of 1 and more within the tensor"
+                )
 
     def decode(self, payload: Payload, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         values, count = payload.arrays["values"], math.prod(shape)
