@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from hsfl.codec_table import link_choices
 from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.data.registry import Dataset
 from hsfl.errors import InputError, install_extra, known_name
@@ -18,7 +19,7 @@ from hsfl.files import read_record, write_atomic
 from hsfl.models.units import SplitModel
 from hsfl.runs.client_data import read_data
 from hsfl.runs.prepare import find_goal, input_shape, make_images, make_model
-from hsfl.runs.run_folder.checkpoint import link_note, load_tensors, save_tensors
+from hsfl.runs.run_folder.checkpoint import load_tensors, save_tensors
 from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.run_folder.provenance import check_plugins
 from hsfl.runs.run_folder.records import CheckedClients, ClientsRecord
@@ -123,6 +124,13 @@ def export_folder(
     write = {"torchscript": _write_torchscript, "onnx": _write_onnx}[format]
     write_atomic(path, lambda scratch: write(_as_one(stored.model, example), example, scratch, notes))
     return path
+
+
+def link_note(config: RunConfig) -> dict[str, str]:
+    """With which codecs a model was trained, as a note of its file: a model that was trained with top-k is good only with top-k at its cut.
+    Empty where no codec changed anything."""
+    choices = link_choices(config.link)
+    return {"hsfl.link": choices.text()} if choices.lossy else {}
 
 
 @torch.no_grad()

@@ -36,7 +36,7 @@ from hsfl.runs.checks.memory_check import check_memory
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.progress import Observer
 from hsfl.runs.resume import Parts, Position, begin_or_resume, resolve_config, resumes_from_checkpoint
-from hsfl.runs.run_folder.checkpoint import link_note, save_checkpoint, save_tensors
+from hsfl.runs.run_folder.checkpoint import save_checkpoint, save_tensors
 from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.run_folder.records import CutsRecord, RoundRecord, standing_after
 from hsfl.runs.run_folder.round_tables import write_tables
@@ -276,7 +276,7 @@ def _finish_run(parts: Parts, position: Position, status: str) -> Summary:
 
 
 def _save_model(parts: Parts, position: Position, path: Path) -> None:
-    save_tensors(path, _model_to_save(parts, position).named(), link_note(parts.config))
+    save_tensors(path, _model_to_save(parts, position).named())
 
 
 def _model_to_save(parts: Parts, position: Position) -> UnitState:

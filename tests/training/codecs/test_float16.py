@@ -23,7 +23,8 @@ CODEC = Float16()
 def test_what_comes_back_is_within_the_bound(tensor: Tensor) -> None:
     payload = CODEC.encode(tensor, UP, None)
     back = CODEC.receive(payload, tensor.shape, tensor.dtype)
-    assert back.shape == tensor.shape and back.dtype == tensor.dtype
+    assert back.shape == tensor.shape
+    assert back.dtype == tensor.dtype
     assert same_order(back, tensor)
     if not tensor.numel():
         return

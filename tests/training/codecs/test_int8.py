@@ -36,7 +36,8 @@ def scale_of_each(payload: Payload, shape: tuple[int, ...]) -> np.ndarray:
 def test_what_comes_back_is_within_the_bound(tensor: Tensor, direction: str) -> None:
     payload = CODEC.encode(tensor, direction, draws())
     back = CODEC.receive(payload, tensor.shape, tensor.dtype)
-    assert back.shape == tensor.shape and back.dtype == tensor.dtype
+    assert back.shape == tensor.shape
+    assert back.dtype == tensor.dtype
     if not tensor.numel():
         return
     assert payload.num_bytes == CodecChoice(CODECS["int8"]).num_bytes(tuple(tensor.shape), tensor.element_size())

@@ -22,7 +22,8 @@ def test_what_is_kept_is_exact(tensor: Tensor, fraction: float, draw: bool) -> N
     codec, shape = TopK(fraction), tuple(tensor.shape)
     payload = codec.encode(tensor, UP, draws() if draw else None)
     back = codec.receive(payload, shape, tensor.dtype)
-    assert back.shape == tensor.shape and back.dtype == tensor.dtype
+    assert back.shape == tensor.shape
+    assert back.dtype == tensor.dtype
     kept = back != 0
     assert torch.equal(back[kept], tensor[kept])
     if not tensor.numel():
@@ -53,7 +54,8 @@ def test_small_numbers_are_drawn_too_and_a_step_draws_the_same() -> None:
     tensor = torch.arange(1.0, 10001.0).view(1, -1)
     codec = TopK(0.2)
     first, again, other = (codec.encode(tensor, DOWN, draws(n)).arrays["values"] for n in (1, 1, 2))
-    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
     small = int((first <= 8000).sum())
     assert 100 < small < 220  # a tenth of the 2000 places, of which a fifth falls among the largest: 160
     assert int((codec.encode(tensor, DOWN, None).arrays["values"] <= 8000).sum()) == 0

@@ -14,7 +14,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from hsfl.codec_table import link_choices
 from hsfl.config import RunConfig, parse_stored
 from hsfl.errors import InputError
 from hsfl.files import SCRATCH, check_ordinary, checked_record, write_atomic
@@ -34,13 +33,6 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
         write_atomic(path, lambda scratch: _save_apart(scratch, whole, notes), durable=True)
     except SafetensorError as error:  # what a full disk becomes in safetensors
         raise InputError(f"{path} cannot be written ({error}); make room there or choose another place") from error
-
-
-def link_note(config: RunConfig) -> dict[str, str]:
-    """With which codecs a model was trained, as a note of its file: a model that was trained with top-k is good only with top-k at its cut. Empty where no codec
-    changed anything."""
-    choices = link_choices(config.link)
-    return {"hsfl.link": choices.text()} if choices.lossy else {}
 
 
 def _save_apart(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
