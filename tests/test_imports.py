@@ -143,7 +143,8 @@ def test_no_torch_where_none_is_needed() -> None:
         *(
             name
             for name in MODULES
-            if package_of(name) in ("config", "errors", "plugins", "rng", "files", "formats", "framework_table", "codec_table")
+            if package_of(name)
+            in ("config", "errors", "plugins", "rng", "files", "formats", "framework_table", "codec_table")
         ),
     ]
     modules += ["hsfl.cli", "hsfl.models.cost_table", *(n for n in MODULES if package_of(n) in ("network", "planning"))]

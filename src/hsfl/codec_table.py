@@ -46,6 +46,7 @@ class CodecRow:
     decode_operations: float
     directions: tuple[str, ...] = DIRECTIONS
     number: Number | None = None
+    depends_on_data: bool = False  # whether messages of one shape differ in their bytes
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ CODECS: dict[str, CodecRow] = {
         CodecRow("float16", "hsfl.training.codecs.float16:Float16", _float16_bytes, 4, 2),
         CodecRow("int8", "hsfl.training.codecs.int8:Int8", _int8_bytes, 6, 2),
         CodecRow(
-            "topk", "hsfl.training.codecs.topk:TopK", _topk_bytes, 20, 2, (UP, DOWN), Number(0.1, 0.1, 1.0, FLOOR)
+            "topk", "hsfl.training.codecs.topk:TopK", _topk_bytes, 20, 2, (UP, DOWN), Number(0.1, 0.1, 1.0, FLOOR), True
         ),
     )
 }
@@ -151,7 +152,10 @@ def register_codec(
         if not (isinstance(codec, type) and callable(getattr(codec, method, None))):
             raise InputError(f"codec {name!r} has no {method}; give a class that derives from hsfl.Codec")
     plugins.check_call(f"codec {name!r}: num_bytes", num_bytes, "shape", "number_bytes", "number")
-    plugins.check_call(f"codec {name!r}: class {codec.__name__}", codec, *(() if number is None else ("number",)))
+    if number is None:
+        plugins.check_call(f"codec {name!r}: class {codec.__name__}", codec)
+    else:
+        plugins.check_call(f"codec {name!r}: class {codec.__name__}", codec, "number")
     for direction in directions:
         known_name(f"codec {name!r}: direction", direction, DIRECTIONS)
     operations = (encode_operations, decode_operations)

@@ -103,7 +103,7 @@ def check_call(subject: str, function: Callable[..., Any], *arguments: str) -> N
         inspect.signature(function).bind(*(word for word in arguments if not word.endswith("=")), **by_name)
     except TypeError as error:
         raise InputError(
-            f"{subject} is called with {', '.join(arguments)}, but {error}; change its arguments"
+            f"{subject} is called with {', '.join(arguments) or 'nothing'}, but {error}; change its arguments"
         ) from None
     except ValueError:
         pass  # a function without a signature, of a compiled module

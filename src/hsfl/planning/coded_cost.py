@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from hsfl.codec_table import CodecChoice, LinkChoices, checked_size
+from hsfl.codec_table import CodecChoice, LinkChoices, LinkSettings, checked_size, link_choices
 from hsfl.errors import InputError
 from hsfl.models.cost_table import BITS_PER_BYTE, CostTable
 from hsfl.network.latency import UnitWork
@@ -50,6 +50,19 @@ def coded_cost(cost: CostTable, choices: LinkChoices, batch_size: int) -> CostTa
         smashed_shapes=None,
         param_sizes=None,  # so that no codec is charged twice
     )
+
+
+def link_notes(link: LinkSettings) -> list[str]:
+    """What a plan says of the codecs of a config."""
+    choices = link_choices(link)
+    if not choices.lossy:
+        return []
+    notes = [
+        f"messages are charged as {choices.text()} makes them; what that costs in accuracy is for you to measure (docs/codecs.md)"
+    ]
+    if any(choice is not None and choice.row.depends_on_data for choice in (choices.up, choices.down)):
+        notes.append("the size of a coded message depends on the data; it is charged as the most that is sent")
+    return notes
 
 
 def coding_work(cost: CostTable, choices: LinkChoices) -> CodingWork:
