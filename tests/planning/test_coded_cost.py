@@ -59,7 +59,7 @@ def test_none_is_the_table_itself_and_no_codec_is_charged_twice(cost: CostTable)
 
 
 def test_a_coded_plan_is_shorter_and_says_so() -> None:
-    words = ["allocation.samples=1", "train.rounds=1"]
+    words = ["allocation.samples=1", "train.rounds=1", "fleet.cuts=1"]
     plain, coded = (hsfl.plan(tiny(*words, *link)) for link in ((), ("link.up=topk:0.1", "link.down=int8")))
     assert coded.round_s < plain.round_s
     assert not any("link." in note for note in plain.notes)
