@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from hsfl import plugins
-from hsfl.codec_table import CODECS
 from hsfl.allocation.policy_table import POLICIES
+from hsfl.codec_table import CODECS
 from hsfl.config import RunConfig, read_config
 from hsfl.data.registry import READERS
 from hsfl.errors import InputError

@@ -30,6 +30,7 @@ REASONS = (
         "diverged",
         "range",
         "jump",
+        "codec",
         "other",
     ),
 )

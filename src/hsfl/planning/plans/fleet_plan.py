@@ -17,8 +17,8 @@ from hsfl.errors import InputError
 from hsfl.formats import percent, seconds
 from hsfl.framework_table import PROPOSED
 from hsfl.network.clock import Why
-from hsfl.planning.cuts import choose_cuts, planned_framework
 from hsfl.planning.coded_cost import link_notes
+from hsfl.planning.cuts import choose_cuts, planned_framework
 from hsfl.planning.fleet_from_file import fleet_notes
 from hsfl.planning.plans.plan_large import CrowdSamples, PlanCrowd, crowd_notes
 from hsfl.planning.plans.plan_rounds import ClientPlan, PlanRounds, PlanTask, plan_rounds
