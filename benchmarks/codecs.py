@@ -1,10 +1,12 @@
-"""What codecs cost: encoding and decoding 4 MB on one thread beside a copy of it; and a round of split steps with `none` against a link without codecs.
+"""What codecs cost: encoding and decoding 4 MB on one thread beside a copy of it; and a round of split steps with `none` against a link
+without codecs.
 
     python benchmarks/codecs.py            # four shapes, 200 turns; 60 pairs of rounds of the small CNN
     python benchmarks/codecs.py --quick    # a smoke run
 
-In each turn everything is done once, one after another; medians, and the interval between the quartiles. The goal for int8, encode and decode together, is 3 ms. Of the rounds the ratio of medians is told,
-with the 95 % interval of a bootstrap over pairs: with `none` nothing may be slower, so that the interval includes 1 or lies below.
+In each turn everything is done once, one after another; medians, and the interval between the quartiles. The goal for int8, encode and
+decode together, is 3 ms. Of the rounds the ratio of medians is told, with the 95 % interval of a bootstrap over pairs: with `none` nothing
+may be slower, so that the interval includes 1 or lies below.
 """
 
 import argparse

@@ -16,7 +16,7 @@ from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.studies.compare_runs import run_contenders
 from hsfl.runs.studies.shared_training import learning_key
 from tests.naming import names, raises
-from tests.small_runs import hsfl, refused, tiny
+from tests.small_runs import assert_same_run, hsfl, refused, tiny
 
 CODED = ("link.up=topk:0.1", "link.down=int8", "link.model=int8")
 
@@ -53,6 +53,14 @@ def test_frameworks_with_several_models_or_one_cut_are_tested_too(words: tuple[s
     (record,) = RunFolder(tmp_path / "run").rounds()
     assert record.coded is not None
     assert record.coded["test_loss"] == pytest.approx(record.test_loss, rel=0.05)
+
+
+def test_centralised_learning_codes_nothing(tmp_path: Path) -> None:
+    """Such a run may stand among the contenders of a comparison in which others are coded."""
+    words = ("framework=cl", "train.rounds=2", "train.norm_statistics=estimated")
+    train_run(tiny(*words), tmp_path / "plain")
+    train_run(tiny(*words, "link.up=int8", "link.down=int8"), tmp_path / "coded")
+    assert_same_run(tmp_path / "plain", tmp_path / "coded")
 
 
 def test_an_export_says_what_the_model_was_trained_with(folder: Path) -> None:

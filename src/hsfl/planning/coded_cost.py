@@ -1,10 +1,12 @@
 """A cost table under codecs: what a cut costs when its messages are coded.
 
-A row of a cost table is a cut. Under codecs it is a cut with its codecs, and everything that reads rows (clocks, allocation, the search for cuts) reads these as it reads the others: bits of
-smashed data, gradients and the model's upload are those of the coded messages, and the operations of encoding and decoding are added to the FLOPs of whoever does them.
+A row of a cost table is a cut. Under codecs it is a cut with its codecs, and everything that reads rows (clocks, allocation, the search for
+cuts) reads these as it reads the others: bits of smashed data, gradients and the model's upload are those of the coded messages, and the
+operations of encoding and decoding are added to the FLOPs of whoever does them.
 
-Sizes that depend on the data (top-k's) are the largest that may be sent; what a run sends is in its bytes. Scales that all samples of a batch share are charged to full batches. The operations of coding a head
-happen once a round and are not charged: they are a few for each weight, which a single sample's step exceeds.
+Sizes that depend on the data (top-k's) are the largest that may be sent; what a run sends is in its bytes. Scales that all samples of a
+batch share are charged to full batches. The operations of coding a head happen once a round and are not charged: they are a few for each
+weight, which a single sample's step exceeds.
 
 Legend: C = num_units + 1 cuts.
 """

@@ -160,7 +160,7 @@ def _round(
             estimated = assess_estimated(parts.engine, framework, after, kept, round_index)
             quality, estimation_s = estimated.quality, parts.clock.estimation_s(round_index, chosen)
             result.bytes.merge(estimated.bytes)
-        if parts.bench.exam.codec is not None:
+        if parts.bench.exam.codec is not None and not parts.clock.method.pools_data:
             coded = assess_coded(parts.engine, framework, after, estimated.whole if estimated else None)
     wall_s = time.perf_counter() - began
     record = make_round_record(
@@ -232,16 +232,18 @@ def assess_estimated(
 def assess_coded(
     engine: Engine, framework: Framework, state: State, estimated: UnitState | None = None
 ) -> Quality | None:
-    """How good the joined model is when it is split and smashed data go through the codec of `link.up`: the mean over the clients, each with its own cut. None where no
-    client has a cut at which something travels. estimated: the joined model with other statistics of BatchNorm."""
+    """How good the joined model is when it is split and smashed data go through the codec of `link.up`: the mean over the clients, each
+    with its own cut. None where no client has a cut at which something travels. estimated: the joined model with other statistics of
+    BatchNorm."""
     models = list(whole_models(framework, state)) if estimated is None else [estimated]
     cuts, num_units = framework.cuts, models[0].stop
     if all(cut == num_units for cut in cuts):
         return None
+    codec_at = [None if cut == num_units else cut for cut in cuts]
     if len(models) > 1:
-        return mean_quality([engine.evaluate(whole, cut) for whole, cut in zip(models, cuts)])
-    at_cut = {cut: engine.evaluate(models[0], None if cut == num_units else cut) for cut in sorted(set(cuts))}
-    return mean_quality([at_cut[cut] for cut in cuts])
+        return mean_quality([engine.evaluate(whole, cut) for whole, cut in zip(models, codec_at)])
+    quality_at = {cut: engine.evaluate(models[0], cut) for cut in dict.fromkeys(codec_at)}
+    return mean_quality([quality_at[cut] for cut in codec_at])
 
 
 def _with_pooled_statistics(framework: Framework, averaged: UnitState, shard: NormShard) -> tuple[UnitState, LinkBytes]:

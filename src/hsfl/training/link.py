@@ -48,8 +48,8 @@ class Link:
         self.bytes, self.codecs = LinkBytes(), codecs
 
     def carry(self, route: str, load: Load, key: StepKey | None = None) -> Load:
-        """The load as it arrives at the other end. route: a field of `LinkBytes`. key: the step's name, by which a codec draws; None where nothing may be
-        drawn, as in an evaluation."""
+        """The load as it arrives at the other end. route: a field of `LinkBytes`. key: the step's name, by which a codec draws; None where
+        nothing may be drawn, as in an evaluation."""
         if isinstance(load, Tensor):
             codec = self._codec(route)
             if codec is not None and load.is_floating_point() and load.numel():

@@ -1,7 +1,8 @@
-"""Coded tensors in a message: the arrays of a payload are tensors of the message, called `name.array`, such as `smashed.values` and `smashed.scales`.
+"""Coded tensors in a message: the arrays of a payload are tensors of the message, called `name.array`, such as `smashed.values` and
+`smashed.scales`.
 
-Which codec is used follows from the run's settings, which both sides have; a message cannot choose another. What arrives is checked by the codec before it is decoded
-(`training/codecs`), so that a payload asks for no memory that the shape does not need.
+Which codec is used follows from the run's settings, which both sides have; a message cannot choose another. What arrives is checked by the
+codec before it is decoded (`training/codecs`), so that a payload asks for no memory that the shape does not need.
 """
 
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,8 @@
 Gradients at a cut are often so small that float16 alone would make them zero; the power of two brings the message's largest number near the
 largest float16, and multiplying by it rounds nothing. k is at most 126 (1022 for float64), so that 2**k is a number.
 
-Error bound: |x' - x| <= max(2**-11 |x|, 2**-25 2**-k), and 2**-25 2**-k <= 2**-39 max|x| where k is below its limit; besides, a result is rounded to the tensor's own type. A tensor
-that is float16 or bfloat16 itself, and whose numbers are not too unequal, comes back to the bit.
+Error bound: |x' - x| <= max(2**-11 |x|, 2**-25 2**-k), and 2**-25 2**-k <= 2**-39 max|x| where k is below its limit; besides, a result is
+rounded to the tensor's own type. A tensor that is float16 or bfloat16 itself, and whose numbers are not too unequal, comes back to the bit.
 
 Payload: `values`, float16 in the tensor's shape and order in memory, and `exponent`, int16 [1]: k.
 """

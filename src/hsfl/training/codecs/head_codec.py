@@ -2,8 +2,9 @@
 
     d = (w_trained - w_sent) + e,  w_arrived = w_sent + C(d),  e' = d - C(d)
 
-C is the codec of `link.model`, used for each parameter by itself; e is what the client remembers of what was lost in the rounds before (error feedback: Seide et al., 1-Bit Stochastic
-Gradient Descent, 2014). A client that restarts, or whose cut changes, begins with e = 0. Buffers (BatchNorm's statistics, counts) travel uncoded.
+C is the codec of `link.model`, used for each parameter by itself; e is what the client remembers of what was lost in the rounds before
+(error feedback: Seide et al., 1-Bit Stochastic Gradient Descent, 2014). A client that restarts, or whose cut changes, begins with e = 0.
+Buffers (BatchNorm's statistics, counts) travel uncoded.
 """
 
 from collections.abc import Iterator, Sequence

@@ -2,13 +2,13 @@
 
     s = max|x| / 127,  q = round(x / s) in -127..127,  x' = s q
 
-The maximum is taken over what shares a scale: a channel of images [n, c, h, w], a token of sequences [n, t, d], a sample of vectors [n, d], else the whole
-tensor. Activations and differences of weights are rounded to the nearest number. Gradients are rounded stochastically, up with the probability of what is left:
-q = round(x / s + u) with u uniform in [-1/2, 1/2), so that their mean is right and small gradients do not vanish together. u has 16 bits, so the mean is right to
-2**-17 of a scale; it is drawn from a stream that is named after the step.
+The maximum is taken over what shares a scale: a channel of images [n, c, h, w], a token of sequences [n, t, d], a sample of vectors [n, d],
+else the whole tensor. Activations and differences of weights are rounded to the nearest number. Gradients are rounded stochastically, up
+with the probability of what is left: q = round(x / s + u) with u uniform in [-1/2, 1/2), so that their mean is right and small gradients do
+not vanish together. u has 16 bits, so the mean is right to 2**-17 of a scale; it is drawn from a stream that is named after the step.
 
-Error bound: |x' - x| <= s / 2 to nearest, s stochastically, plus the last digits in which x / s, x' and the tensor's type are rounded.
-s is at least the smallest normal number of the type in which is computed, so that numbers below half of that become 0.
+Error bound: |x' - x| <= s / 2 to nearest, s stochastically, plus the last digits in which x / s, x' and the tensor's type are rounded. s is
+at least the smallest normal number of the type in which is computed, so that numbers below half of that become 0.
 
 Payload: `values`, int8 in the tensor's shape and order in memory, and `scales`, float32 [number of scales] (float64 for float64).
 """

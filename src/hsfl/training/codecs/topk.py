@@ -2,14 +2,16 @@
 
     k = ceil(K d) of the d numbers of a sample,  x'_i = x_i if i is kept else 0
 
-Which ones: in training, every number is drawn with probability 0.1 K, and the largest absolute values get the places that are left; so about a tenth of the places go
-to numbers that top-k alone would never send, and whose units would stop learning. This follows RandTopk (Zheng et al., Reducing Communication for Split Learning
-by Randomized Top-k Sparsification, 2023), which draws a tenth of the places from the numbers that are not among the k largest. In an evaluation nothing is drawn: the k largest are kept.
+Which ones: in training, every number is drawn with probability 0.1 K, and the largest absolute values get the places that are left; so
+about a tenth of the places go to numbers that top-k alone would never send, and whose units would stop learning. This follows RandTopk
+(Zheng et al., Reducing Communication for Split Learning by Randomized Top-k Sparsification, 2023), which draws a tenth of the places from
+the numbers that are not among the k largest. In an evaluation nothing is drawn: the k largest are kept.
 
 Error bound: what is kept is exact; |x'_i - x_i| = |x_i| for the others. Without draws ||x' - x||^2 <= (1 - k/d) ||x||^2 for each sample.
 
-Payload: `values` in the tensor's own type, [k times the samples], in the order of their places; and either `mask`, uint8, a bit for each number of the message, or
-`deltas`, uint8, the steps from each place to the next (the first from -1): whichever is smaller. Steps of 256 and more have no delta. At 12.5 % and more the mask is always smaller.
+Payload: `values` in the tensor's own type, [k times the samples], in the order of their places; and either `mask`, uint8, a bit for each
+number of the message, or `deltas`, uint8, the steps from each place to the next (the first from -1): whichever is smaller. Steps of 256 and
+more have no delta. At 12.5 % and more the mask is always smaller.
 """
 
 import math
