@@ -15,7 +15,7 @@ from hsfl.config import parse_config
 from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.framework import State, Task
-from hsfl.models.state import UnitState
+from hsfl.models.state import TensorsByClient, UnitState
 from hsfl.runs.loop import train_run
 from hsfl.training.codecs.codec import Codec, Draws, Payload
 from hsfl.training.codecs.head_codec import REMEMBERED
@@ -124,6 +124,12 @@ def test_clients_remember_what_was_lost_of_their_heads(framework: str) -> None:
         assert 0 < float(client[REMEMBERED].abs().max()) < 0.1
     _, _, plain = rounds(coded(framework, {"up": "int8"}))
     assert not plain.memory
+    algorithm = find_framework(framework)(coded(framework, {"model": "int8"}))
+    remembered, forgotten = (
+        next(iter(algorithm.models(algorithm.round(before, [0, 1, 2], 2)[0])))
+        for before in (state, dataclasses.replace(state, memory=TensorsByClient()))
+    )
+    assert not torch.equal(remembered.floats, forgotten.floats)
 
 
 BOTH_WAYS = ("link.up=topk:0.2", "link.down=int8", "link.model=int8")

@@ -86,6 +86,12 @@ def test_stochastic_rounding_is_right_in_the_mean_and_the_same_for_a_step() -> N
     assert float((nearest - tensor[0]).abs().max()) > 10 * sigma  # what stochastic rounding is for
 
 
+def test_the_largest_number_never_wraps_around() -> None:
+    """With the largest scale x / s is a little more than 127; with nearly half a step added it would be rounded to 128, which is -128 as int8."""
+    tensor = torch.full((10**6,), torch.finfo(torch.float32).max)
+    assert int(CODEC.encode(tensor, DOWN, draws()).arrays["values"].min()) > 120
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_numbers_that_are_none_are_not_encoded(bad: float) -> None:
     tensor = torch.ones(2, 3, 4, 4)
