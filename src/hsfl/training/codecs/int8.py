@@ -54,11 +54,8 @@ class Int8(Codec):
         scales.clamp_(SMALLEST[computed], LARGEST[computed])
         steps = tensor * scales.reciprocal().view(_broadcast(tensor.shape))
         if direction == DOWN and draws is not None:
-            steps.add_(random_int16(draws, tensor.shape, tensor.device), alpha=2.0**-16)
-            steps.round_().clamp_(-STEPS, STEPS)
-        else:
-            steps.round_()
-        return Payload({"values": steps.to(torch.int8), "scales": scales})
+            steps.add_(random_int16(draws, tensor.shape, tensor.device), alpha=2.0**-16)  # stays below 127.5
+        return Payload({"values": steps.round_().to(torch.int8), "scales": scales})
 
     def check(self, payload: Payload, shape: Sequence[int], dtype: torch.dtype) -> None:
         check_names(payload, "values", "scales")
