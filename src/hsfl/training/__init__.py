@@ -35,11 +35,15 @@ OFFERED = {  # to other folders, by module
     ),
     "codecs.codec": (
         "Codec",
+        "Draws",
         "Payload",
         "PayloadError",
     ),
     "codecs.head_codec": ("REMEMBERED",),
-    "codecs.link_codecs": ("make_link_codecs",),
+    "codecs.link_codecs": (
+        "LinkCodecs",
+        "make_link_codecs",
+    ),
     "evaluation": (
         "evaluate_model",
         "evaluation_batch_size",
@@ -54,6 +58,7 @@ OFFERED = {  # to other folders, by module
         "through_codec",
     ),
     "link": (
+        "draws_of",
         "Link",
         "LinkBytes",
         "Losses",
