@@ -16,7 +16,8 @@ FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path != 
 ARCHITECTURE = ROOT.parents[1] / "docs" / "architecture.md"
 PUBLIC = {
     *("InputError", "RunConfig", "Scenario", "SplitModel", "allocate", "plan", "read_config", "run", "split"),
-    *("register_dataset", "register_framework", "register_model", "register_policy", "register_task"),
+    *("register_codec", "register_dataset", "register_framework", "register_model", "register_policy", "register_task"),
+    *("Codec", "Payload", "PayloadError"),  # for codecs of one's own
     *("Observer", "compare", "cost", "dataset", "evaluate", "open", "plan_check", "report", "sweep"),
     *("FrameworkBase", "HSFL", "POLICY_RULES", "RoundResult", "State", "Timing", "timeline"),  # for plugins
 }
@@ -142,7 +143,8 @@ def test_no_torch_where_none_is_needed() -> None:
         *(
             name
             for name in MODULES
-            if package_of(name) in ("config", "errors", "plugins", "rng", "files", "formats", "framework_table")
+            if package_of(name)
+            in ("config", "errors", "plugins", "rng", "files", "formats", "framework_table", "codec_table")
         ),
     ]
     modules += ["hsfl.cli", "hsfl.models.cost_table", *(n for n in MODULES if package_of(n) in ("network", "planning"))]
@@ -192,6 +194,7 @@ def test_editors_see_the_names_where_they_are_loaded_from() -> None:
 
 
 AS_TEXT = {  # files that name code as text, "module:name", which is imported when it is needed; and why
+    "codec_table.py": "a row names the class that encodes, so that clocks and plans need no torch",
     "framework_table.py": "a row names the class that trains, so that the table needs no torch",
     "models/recipes.py": "a recipe names the function that builds the model, so that the table needs no torch",
     "plugins.py": "a name is looked up in the tables of built-in names before an installed plugin is imported for it",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # so that editors and type checkers know the names
     from hsfl.api.prediction_calls import plan_check
     from hsfl.api.run_calls import compare, evaluate, run
     from hsfl.api.sweep_calls import sweep
+    from hsfl.codec_table import register_codec
     from hsfl.config import RunConfig, read_config
     from hsfl.data.from_python import dataset
     from hsfl.data.registry import register_dataset
@@ -40,15 +41,19 @@ if TYPE_CHECKING:  # so that editors and type checkers know the names
     from hsfl.report.page.page import write_report as report
     from hsfl.runs.progress import Observer
     from hsfl.tasks import register_task
+    from hsfl.training.codecs.codec import Codec, Payload, PayloadError
 
     __version__: str
 
 __all__ = [
     "HSFL",
     "POLICY_RULES",
+    "Codec",
     "FrameworkBase",
     "InputError",
     "Observer",
+    "Payload",
+    "PayloadError",
     "RoundResult",
     "RunConfig",
     "Scenario",
@@ -64,6 +69,7 @@ __all__ = [
     "plan",
     "plan_check",
     "read_config",
+    "register_codec",
     "register_dataset",
     "register_framework",
     "register_model",
@@ -77,11 +83,14 @@ __all__ = [
 ]
 
 _HOMES = {  # the module of each name; "module:name" where the module calls it otherwise
+    "Codec": "hsfl.training.codecs.codec",
     "FrameworkBase": "hsfl.frameworks.framework",
     "HSFL": "hsfl.frameworks.copy_per_client",
     "InputError": "hsfl.errors",
     "Observer": "hsfl.runs.progress",
     "POLICY_RULES": "hsfl.allocation.policy_table",
+    "Payload": "hsfl.training.codecs.codec",
+    "PayloadError": "hsfl.training.codecs.codec",
     "RoundResult": "hsfl.frameworks.framework",
     "RunConfig": "hsfl.config",
     "Scenario": "hsfl.allocation.scenario",
@@ -97,6 +106,7 @@ _HOMES = {  # the module of each name; "module:name" where the module calls it o
     "plan": "hsfl.api.plan_calls",
     "plan_check": "hsfl.api.prediction_calls",
     "read_config": "hsfl.config",
+    "register_codec": "hsfl.codec_table",
     "register_dataset": "hsfl.data.registry",
     "register_framework": "hsfl.framework_table",
     "register_model": "hsfl.models.zoo",

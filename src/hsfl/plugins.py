@@ -1,4 +1,4 @@
-"""Plugins: files of the user's that register frameworks, policies, models, data sets and tasks. Imports no torch.
+"""Plugins: files of the user's that register frameworks, policies, models, data sets, tasks and codecs. Imports no torch.
 
 A plugin is a Python file that the user names (`--plugin FILE`, `plugins` in a config), or the entry point of an installed
 package in the group `hsfl`, which is looked at only for a name that is not built in. Nothing is loaded because a run folder
@@ -33,6 +33,7 @@ TABLES = {  # where the built-in names stand, by kind; a table is imported when 
     "data set": "hsfl.data.registry:READERS",
     "task": "hsfl.tasks:TASKS",
     "policy": "hsfl.allocation.policy_table:POLICIES",
+    "codec": "hsfl.codec_table:CODECS",
 }
 RESERVED = "own"  # the policy of the framework's authors; a model or data that were given from Python
 WAY_OUT = ", or name the file that registers it: --plugin FILE"
@@ -67,7 +68,7 @@ _loading: list[Plugin] = []
 def register_name(
     kind: str, registry: dict[str, Any], name: str, value: Any, options: "type[BaseModel] | None" = None
 ) -> None:
-    """Put `value` into its registry under a name that is still free. kind: framework, policy, model, data set or task.
+    """Put `value` into its registry under a name that is still free. kind: framework, policy, model, data set, task or codec.
     options: the pydantic model that checks `options.<name>`."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise InputError(f"{kind} {name!r} is no name; take letters, digits, _ and -, beginning with a letter")
@@ -102,7 +103,7 @@ def check_call(subject: str, function: Callable[..., Any], *arguments: str) -> N
         inspect.signature(function).bind(*(word for word in arguments if not word.endswith("=")), **by_name)
     except TypeError as error:
         raise InputError(
-            f"{subject} is called with {', '.join(arguments)}, but {error}; change its arguments"
+            f"{subject} is called with {', '.join(arguments) or 'nothing'}, but {error}; change its arguments"
         ) from None
     except ValueError:
         pass  # a function without a signature, of a compiled module

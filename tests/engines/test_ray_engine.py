@@ -57,6 +57,18 @@ def test_ray_trains_the_same_bits_as_one_process(number: int, lonely: str, tmp_p
     assert until(20, lambda: not namespaces.processes_in(lonely))
 
 
+def test_ray_codes_what_travels_as_one_process_does(lonely: str, tmp_path: Path) -> None:
+    """What was lost of heads goes to whichever worker trains the client, and comes back."""
+    words = (*DROPS, "link.up=topk:0.2", "link.down=int8", "link.model=int8")
+    train_run(config(*words), tmp_path / "inline")
+    done = finished(namespaces.inside(lonely, command(tmp_path / "ray", *words, *ON_RAY, "engine.workers=2")))
+    assert done.returncode == 0, done.stderr
+    assert model_bytes(tmp_path / "ray") == model_bytes(tmp_path / "inline")
+    assert losses(tmp_path / "ray") == losses(tmp_path / "inline")
+    inline, ray = (RunFolder(tmp_path / name).rounds() for name in ("inline", "ray"))
+    assert [(record.coded, record.bytes) for record in inline] == [(record.coded, record.bytes) for record in ray]
+
+
 def test_ray_takes_the_median_of_clipped_updates_as_one_process_does(lonely: str, tmp_path: Path) -> None:
     train_run(config(*ROBUST), tmp_path / "inline")
     done = finished(namespaces.inside(lonely, command(tmp_path / "ray", *ROBUST, *ON_RAY, "engine.workers=2")))

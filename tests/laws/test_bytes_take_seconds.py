@@ -21,13 +21,30 @@ OPTIONS = ["fsl,options.fsl.average=server", "psl,options.psl.cut_gradient=true"
 OPTIONS += ["cpsl,options.cpsl.cut=cluster", "hsfl,allocation.policy=proposed", "fsl,allocation.policy=proposed"]
 
 
+CODED = (
+    ["link.up=int8", "link.down=float16", "link.model=int8"],
+    ["link.up=topk:0.25", "link.down=int8", "link.model=float16"],
+)
+
+
+@pytest.mark.parametrize("codecs", CODED, ids=["int8", "topk"])
+@pytest.mark.parametrize("label", list(METHODS) + OPTIONS)
+def test_coded_bytes_over_rates_are_seconds(label: str, codecs: list[str]) -> None:
+    """Batches are full here: what all samples of a batch share is charged to full batches."""
+    check(label, [*codecs, "data.limit=128"])
+
+
 @pytest.mark.parametrize("who", ["train.clients_per_round=4", "train.clients_per_round=3"])
 @pytest.mark.parametrize("label", [*METHODS, *OPTIONS])
 def test_bytes_over_rates_are_seconds(label: str, who: str) -> None:
+    check(label, [who])
+
+
+def check(label: str, words: list[str]) -> None:
     """PSL without BatchNorm: its gradients carry no buffers, but the clock charges whole heads in every step."""
     framework, *options = label.split(",")
     model = "mlp" if framework == "psl" else "cnn"
-    settings = read_config(None, [*WORDS, f"framework={framework}", f"model.name={model}", who, *options])
+    settings = read_config(None, [*WORDS, f"framework={framework}", f"model.name={model}", *words, *options])
     bench = prepare(settings)
     algorithm = find_framework(framework)(bench.task)
     line, _ = make_clock(bench, algorithm).round(0, choose_clients(settings, 0))

@@ -54,6 +54,13 @@ def test_hsfl_on_loopback_is_the_simulation(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("link", [{"up": "int8", "down": "int8"}, {"up": "topk:0.2", "down": "float16"}])
+def test_with_codecs_too(tmp_path: Path, link: dict[str, str]) -> None:
+    run = changed(RUN, data={"limit": 48}, fleet={"num_clients": 2, "cuts": [1, 3]}, link=link)
+    assert_law(tmp_path, run, ("ada", "bo"))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("framework", "cuts"), [("hsfl", [1, 2, 3, 5]), ("splitfed_v1", 2), ("fl", 2)])
 def test_four_clients_and_other_frameworks_too(tmp_path: Path, framework: str, cuts: object) -> None:
     run = changed(RUN, fleet={"cuts": cuts}) | {"framework": framework}

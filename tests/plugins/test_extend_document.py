@@ -11,6 +11,7 @@ import torch
 
 from hsfl import plugins
 from hsfl.allocation.policy_table import POLICIES
+from hsfl.codec_table import CODECS
 from hsfl.config import RunConfig, read_config
 from hsfl.data.registry import READERS
 from hsfl.errors import InputError
@@ -233,7 +234,14 @@ print(read_config(None, ["framework=twice"]).framework, METHODS["twice"].source,
 
 def test_built_in_names_are_those_of_the_tables(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No second list of names: each table is asked, and what a plugin put there is not built in."""
-    tables = {"framework": METHODS, "policy": POLICIES, "model": MODELS, "data set": READERS, "task": TASKS}
+    tables = {
+        "framework": METHODS,
+        "policy": POLICIES,
+        "model": MODELS,
+        "data set": READERS,
+        "task": TASKS,
+        "codec": CODECS,
+    }
     assert tables.keys() == plugins.TABLES.keys()
     assert all(plugins._is_built_in(kind, name) for kind, table in tables.items() for name in table)
     plugins.load_plugin("my_method.py")

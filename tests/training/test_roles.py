@@ -99,8 +99,8 @@ def test_everything_that_travels_is_counted_where_it_travels() -> None:
     """A link that changes what it carries changes the model: nothing goes past it."""
 
     class Noisy(Link):
-        def carry(self, route, load):  # type: ignore[no-untyped-def]
-            load = super().carry(route, load)
+        def carry(self, route, load, key=None):  # type: ignore[no-untyped-def]
+            load = super().carry(route, load, key)
             if self.hears == route and isinstance(load, torch.Tensor):
                 return load * 1.01
             if self.hears == route and isinstance(load, PartialSum):

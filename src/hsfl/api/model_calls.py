@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.api.arguments import Plugins, split_given
-from hsfl.config import read_options
+from hsfl.codec_table import link_choices
+from hsfl.config import read_config, read_options, set_name
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable, check_sample_shape, measure_cost
 from hsfl.models.model_checks import check_example, example
 from hsfl.models.split.module_split import ModuleSplit
 from hsfl.models.units import SplitModel
 from hsfl.models.zoo import build, build_from
+from hsfl.planning.coded_cost import coded_cost
 from hsfl.plugins import function_of
 
 IMAGE = (3, 32, 32)  # a sample, where no shape is given
@@ -32,7 +34,7 @@ def cost(
 
     model: a name such as "resnet18", "FILE.py:FUNCTION", or a model as `hsfl.run` takes it. input_shape: of one sample;
     by default that of the example that `hsfl.split` was given, else (3, 32, 32). num_classes, norm, stem: of a model that is named. batch_size: of the mini-batch for which memory is counted.
-    settings: options of the model, such as "options.gpt.width=64". plugins: files that register models.
+    settings: options of the model, such as "options.gpt.width=64", and codecs, such as "link.up=int8". plugins: files that register models or codecs.
     """
     return cost_with_model(model, input_shape, num_classes, batch_size, norm, stem, settings, plugins)[0]
 
@@ -55,7 +57,10 @@ def cost_with_model(
     check_sample_shape(shape)
     files = [plugins] if isinstance(plugins, str | Path) else list(plugins)
     names = [model] if isinstance(model, str) else ["own"]
-    options = read_options([settings] if isinstance(settings, str) else settings, files, names)
+    words = [settings] if isinstance(settings, str) else list(settings)
+    codecs = [word for word in words if set_name(word).partition(".")[0] == "link"]
+    options = read_options([word for word in words if word not in codecs], files, names)
+    choices = link_choices(read_config(None, codecs, files).link)
     if not isinstance(model, str):
         split_model = split_given(model)
         if input_shape is None and isinstance(split_model, ModuleSplit):
@@ -66,6 +71,6 @@ def cost_with_model(
         split_model = build(model, shape, num_classes, norm, stem, options=options.of(model))
     try:
         check_example(split_model, example(shape, split_model.input_dtype))
-        return measure_cost(split_model, shape, batch_size), split_model
+        return coded_cost(measure_cost(split_model, shape, batch_size), choices, batch_size), split_model
     except InputError as error:
         raise InputError(f"{error}; --input gives the shape of a sample") from None

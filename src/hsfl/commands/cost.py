@@ -45,6 +45,12 @@ def cost_command(
     with one_line_errors():
         from hsfl.api.model_calls import cost_with_model
 
+        codecs = [change for change in changes or () if change.strip().startswith("link")]
+        if save is not None and codecs:
+            raise InputError(
+                f"--save {save} keeps the costs of uncoded messages, so {codecs[0]} has no effect in it; leave it out here, and give it to hsfl plan"
+            )
+
         words = (norm, stem, changes or (), plugin or ())
         table, split_model = cost_with_model(model, read_shape(input), classes, batch_size, *words)
         if save is not None:

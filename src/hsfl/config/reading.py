@@ -29,6 +29,7 @@ INPUTS = "inputs"  # the part of a run folder that holds copies of files that it
 KEPT = (("fleet", "file"), ("network", "history"), ("model", "init_weights"))  # are copied there
 FIELDS = (*KEPT, ("data", "dir"))
 DATA_FIELDS = ("client_file", "test_file", "tokenizer")  # may lie in the data directory, too
+LINKS = (("link", "up"), ("link", "down"), ("link", "model"))
 DATA_KINDS = ("idx", "folder", "npz", "csv", "text")  # of data.name = "kind:PATH"
 YAML_SECTION = re.compile(r"^[\w-]+:(\s|$)", re.MULTILINE)  # no line of a TOML file begins so
 
@@ -284,7 +285,7 @@ def _load_plugins(tree: Mapping[str, Any], look: bool) -> None:
         load_plugins_of(files)
     if look:
         sections = {name: value for name, value in tree.items() if isinstance(value, Mapping)}
-        places = (("model", "name"), ("data", "name"), ("allocation", "policy"))
+        places = (("model", "name"), ("data", "name"), ("allocation", "policy"), *LINKS)
         names = [tree.get("framework"), *(sections.get(section, {}).get(field) for section, field in places)]
         plugin_names = [
             plugin_name for name in names if isinstance(name, str) for plugin_name in name.partition(":")[0].split("+")

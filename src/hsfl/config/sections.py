@@ -238,6 +238,14 @@ class AttackConfig(Section):
     scale: float = Field(1.0, gt=0, le=1e6)  # see kind
 
 
+class LinkConfig(Section):
+    """The codecs that make messages smaller (docs/codecs.md): none, float16, int8, topk:0.1, or a name that a plugin registered."""
+
+    up: str = "none"  # of smashed data, from a client to the main server
+    down: str = "none"  # of their gradients, from the main server to a client
+    model: str = "none"  # of trained heads on the way to the edge server, as differences to what was sent down: none, float16, int8
+
+
 class LogConfig(Section):
     """What a run keeps besides its rounds."""
 
@@ -273,6 +281,7 @@ class RunConfig(Section):
     attack: AttackConfig = AttackConfig()
     allocation: AllocationConfig = AllocationConfig()
     options: OptionsConfig = OptionsConfig()
+    link: LinkConfig = LinkConfig()
     log: LogConfig = LogConfig()
     engine: EngineConfig = EngineConfig()
     plugins: tuple[str, ...] = Field(  # files of the user's own; no run folder keeps them
@@ -289,4 +298,6 @@ class RunConfig(Section):
         policies = [("policy", policy) for policy in self.allocation.policy.split("+")]
         data = self.data.name.partition(":")[0]
         task = [] if self.train.task is None else [("task", self.train.task)]
-        return [("framework", self.framework), *policies, ("model", self.model.name), ("data set", data), *task]
+        codecs = [("codec", text.partition(":")[0]) for text in (self.link.up, self.link.down, self.link.model)]
+        names = [("framework", self.framework), *policies, ("model", self.model.name), ("data set", data), *task]
+        return names + [codec for codec in dict.fromkeys(codecs) if codec != ("codec", "none")]

@@ -19,6 +19,7 @@ import torch
 from grpc import aio
 from torch import Tensor
 
+from hsfl.codec_table import UP
 from hsfl.data.passes import RoundSteps
 from hsfl.deploy.client_setup import ClientSetup
 from hsfl.deploy.model_kit import ModelKit
@@ -37,14 +38,15 @@ from hsfl.deploy.wire.client_messages import (
     Upload,
     Uploaded,
 )
+from hsfl.deploy.wire.coded_tensors import is_coded_as, pack_coded, unpack_coded
 from hsfl.deploy.wire.frames import WireError
-from hsfl.deploy.wire.messages import expect_message, pack_message
+from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_message
 from hsfl.deploy.wire.model_chunks import collect, most_state_bytes, send, state_bytes, unpack_state
 from hsfl.deploy.wire.transport import Backoff, Peer, is_refusal, read_message
 from hsfl.models.state import UnitState, load_state
 from hsfl.training.batches import Images
 from hsfl.training.evaluation import num_batches, tally
-from hsfl.training.link import Link, Losses
+from hsfl.training.link import Link, Losses, draws_of
 from hsfl.training.roles import Client
 from hsfl.training.step import Part, StepKey, learning_rate
 
@@ -234,12 +236,15 @@ class _Steps:
         """Smashed data and labels go up; the loss and the gradient come down."""
         work, began_s = self.work, time.perf_counter()
         step, self.next_step = self.next_step, self.next_step + 1
-        message = pack_message(Batch(step), {"smashed": smashed, "labels": y})
-        answer, tensors = expect_message(
-            work.wait(work.exchange(step, message)), Gradient, tensors=("gradient", "loss")
+        codecs = work.setup.kit.codecs
+        message = pack_message(
+            Batch(step), pack_coded("smashed", smashed, codecs.up, UP, draws_of(key, UP)) | {"labels": y}
         )
+        answer, tensors = expect_any_message(work.wait(work.exchange(step, message)), Gradient)
+        if "loss" not in tensors or not all(name == "loss" or is_coded_as("gradient", name) for name in tensors):
+            raise WireError("protocol", f"Gradient has tensors {sorted(tensors)}, not gradient and loss")
         work.job.exchange_s += time.perf_counter() - began_s
-        gradient, loss = tensors["gradient"], tensors["loss"]
+        gradient, loss = unpack_coded("gradient", tensors, codecs.down, smashed.shape, smashed.dtype), tensors["loss"]
         if (
             answer.step != step
             or loss.numel() != 1

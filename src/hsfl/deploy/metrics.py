@@ -38,6 +38,7 @@ REASONS = (
         "diverged",
         "range",
         "jump",
+        "codec",
         "other",
     ),
 )

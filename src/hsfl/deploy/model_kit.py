@@ -6,6 +6,7 @@ from math import prod
 
 import torch
 
+from hsfl.codec_table import checked_size, link_choices
 from hsfl.config import RunConfig
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.legal_state import LegalRanges
@@ -18,6 +19,7 @@ from hsfl.runs.client_data import expected_task
 from hsfl.runs.prepare import make_model
 from hsfl.tasks import DEFAULT
 from hsfl.training.clipping import Clip, clip_of
+from hsfl.training.codecs.link_codecs import LinkCodecs, make_link_codecs
 from hsfl.training.step import Part
 
 Shape = tuple[int, ...]
@@ -61,11 +63,25 @@ class ModelKit:
     def legal_ranges(self) -> LegalRanges:
         return LegalRanges.of(self.model)
 
+    @cached_property
+    def codecs(self) -> LinkCodecs:
+        """The codecs of smashed data and gradients."""
+        return make_link_codecs(link_choices(self.config.link), self.model, self.layout)
+
     @property
     def batch_bytes(self) -> int:
-        """The longest message that a client sends: a batch of smashed data and labels, and what describes them."""
+        """The longest message that a client sends: a batch of smashed data and labels, coded or not, and what describes them."""
         largest = max(prod(shape) for shape in self.shapes) * self.initial.floats.itemsize + 8
-        return (self.config.train.batch_size + 1) * largest + (1 << 16)
+        plain = (self.config.train.batch_size + 1) * largest + (1 << 16)
+        return max(plain, self._coded_bytes() + (1 << 16))
+
+    def _coded_bytes(self) -> int:
+        """The most that a coded batch takes, with its labels; a codec may make a message longer, too."""
+        up, size = link_choices(self.config.link).up, self.config.train.batch_size
+        if up is None:
+            return 0
+        number_bytes = self.initial.floats.itemsize
+        return round(max(checked_size(up, (size, *shape), number_bytes) for shape in self.shapes)) + 8 * size
 
     @cached_property
     def clip(self) -> Clip | None:

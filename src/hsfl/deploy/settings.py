@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hsfl import plugins
+from hsfl.codec_table import link_choices
 from hsfl.config import DEVICES_DATA, DataConfig, RunConfig, parse_config
 from hsfl.config.reading import beside
 from hsfl.errors import InputError, explain
@@ -17,7 +18,7 @@ from hsfl.planning.fair_defaults import without_auto
 
 TAU_S = 600.0  # where train.tau_s is not given: a client that takes longer is dropped from the round
 NEVER_SENT = {"model": {"init_weights"}, "data": {"dir", "name", "client_file", "test_file", "sha256"}}
-SENT = ("framework", "seed", "model", "data", "train", "fleet", "options")  # what other machines get
+SENT = ("framework", "seed", "model", "data", "train", "fleet", "options", "link")  # what other machines get
 
 
 MostSamples = Annotated[int, Field(ge=1)]
@@ -142,6 +143,12 @@ def run_config(settings: MainSettings) -> RunConfig:
     if config.train.norm_statistics != "averaged":
         raise InputError(
             f"run.train.norm_statistics is {config.train.norm_statistics!r}, which real machines do not do yet; leave it out"
+        )
+    link = link_choices(config.link)
+    if link.model is not None:
+        raise InputError(
+            f"run.link.model is {config.link.model!r}, which real machines do not do yet: a device would have to remember what was lost; "
+            "leave it out"
         )
     _check_robust(settings, config)
     if config.network.service != "turns" and config.network.server == "shares":

@@ -1,16 +1,26 @@
 """What an engine does, and the engine that trains everything in this process."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 from hsfl.frameworks.framework import Framework
 from hsfl.models.state import UnitState, bind_state
 from hsfl.models.units import SplitModel
 from hsfl.training.batches import Images
-from hsfl.training.evaluation import Quality, Tally, evaluation_batch_size, num_batches, quality_of_tallies, tally
+from hsfl.training.codecs.codec import Codec
+from hsfl.training.evaluation import (
+    Quality,
+    Tally,
+    evaluation_batch_size,
+    num_batches,
+    quality_of_tallies,
+    tally,
+    through_codec,
+)
 from hsfl.training.losses import CLASSIFY, Goal
 from hsfl.training.norm_statistics import NormShard
 
@@ -24,11 +34,15 @@ class Exam:
     images: Images
     num_classes: int
     goal: Goal = CLASSIFY
+    codec: Codec | None = None  # of smashed data
 
-    def tally(self, whole: UnitState, batches: Iterable[int]) -> list[Tally]:
-        """What a whole model does on each of these batches of the test images."""
+    def tally(self, whole: UnitState, batches: Iterable[int], cut: int | None = None) -> list[Tally]:
+        """What a whole model does on each of these batches of the test images. cut: where the codec stands between head and tail; None: nowhere."""
         bind_state(whole, self.model.eval())
-        test_set = (self.model, self.images, self.num_classes)
+        model: Callable[[Tensor], Tensor] = self.model
+        if cut is not None and self.codec is not None:
+            model = through_codec(self.model, cut, self.codec)
+        test_set = (model, self.images, self.num_classes)
         return [tally(*test_set, batch, self.batch_size, self.goal) for batch in batches]
 
     @property
@@ -55,7 +69,9 @@ class Engine(Protocol):
 
     def attach(self, framework: Framework, exam: Exam) -> None: ...
 
-    def evaluate(self, whole: UnitState) -> Quality: ...
+    def evaluate(self, whole: UnitState, cut: int | None = None) -> Quality:
+        """The quality of a model on the test images; with a cut, of the model that is split there by the codec of the exam."""
+        ...
 
     def norm_moments(self, whole: UnitState, clients: Sequence[int], round_index: int) -> NormShard:
         """BatchNorm's moments, for which these clients of a round send batches forward through a model."""
@@ -82,8 +98,8 @@ class Inline:
         self.framework, self.exam = framework, exam
         bind_state(exam.initial, exam.model)  # the model needs no weights of its own
 
-    def evaluate(self, whole: UnitState) -> Quality:
-        tallies = self.exam.tally(whole, range(self.exam.num_batches))
+    def evaluate(self, whole: UnitState, cut: int | None = None) -> Quality:
+        tallies = self.exam.tally(whole, range(self.exam.num_batches), cut)
         bind_state(self.exam.initial, self.exam.model)  # else the model would keep the memory of `whole`
         return quality_of_tallies(tallies, self.exam.goal)
 

@@ -56,6 +56,7 @@ class Assess:
     """Tally these batches of the test images."""
 
     batches: tuple[int, ...]
+    cut: int | None = None  # where the codec of smashed data stands; None: nowhere
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Worker:
         self.report, self.memory = report, memory  # memory: for the sums of all rounds; None: each sum gets new memory
         task = dataclasses.replace(setup.task, model=copy.deepcopy(setup.task.model))
         task.feed.on_batch = self._on_batch
-        self.exam = Exam(task.model, task.initial, setup.test, setup.num_classes, task.goal)
+        self.exam = Exam(task.model, task.initial, setup.test, setup.num_classes, task.goal, task.link().codecs.up)
         framework = find_framework(task.config.framework)(task)
         assert isinstance(framework, CopyPerClient)
         self.framework = framework
@@ -132,7 +133,7 @@ class Worker:
 
     def carry_out(self, order: Order) -> CarriedOut:
         if isinstance(order, Assess):
-            return CarriedOut(tallies=tuple(zip(order.batches, self.exam.tally(self.whole, order.batches))))
+            return CarriedOut(tallies=tuple(zip(order.batches, self.exam.tally(self.whole, order.batches, order.cut))))
         if isinstance(order, Forward):
             return CarriedOut(norms=self.framework.norm_moments(self.whole, order.clients, order.round_index))
         if isinstance(order, Train):

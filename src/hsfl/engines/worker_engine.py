@@ -129,7 +129,7 @@ class WorkerEngine(ABC, Generic[H]):
         """Give every worker the task, and spread the framework's rounds from now on."""
         assert isinstance(framework, CopyPerClient)
         self.framework, self.exam, self.last_round = framework, exam, list[TrainedBy]()
-        self.orders_ahead = "first_memory" not in framework.hooks  # a pipe does not hold an order with memory
+        self.orders_ahead = not framework.remembers  # a pipe does not hold an order with memory
         self._give_setup(Setup(framework.task.unobserved(), exam.images, exam.num_classes))
         framework.spread = self.spread
 
@@ -159,11 +159,11 @@ class WorkerEngine(ABC, Generic[H]):
             helper.deaths = 0
         return shards
 
-    def evaluate(self, whole: UnitState) -> Quality:
+    def evaluate(self, whole: UnitState, cut: int | None = None) -> Quality:
         """The quality of a model on the test images, which the workers divide among themselves."""
         self._give_whole(whole)
         batches, tallies = range(self.exam.num_batches), dict[int, Tally]()
-        for answer in self._deal(batches, lambda _: 1, lambda some, _: Assess(some), None):
+        for answer in self._deal(batches, lambda _: 1, lambda some, _: Assess(some, cut), None):
             tallies |= dict(answer.tallies)
         return quality_of_tallies([tallies[batch] for batch in batches], self.exam.goal)
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hsfl.codec_table import NONE
 from hsfl.config import RunConfig
 from hsfl.data.passes import RoundSteps
 from hsfl.errors import InputError
@@ -36,6 +37,7 @@ from hsfl.frameworks.hooks import (
     check_sent,
     check_tensors,
     checked_bytes,
+    hook_memory,
     names_of_head,
     overridden_hooks,
     swapped_bytes,
@@ -43,6 +45,7 @@ from hsfl.frameworks.hooks import (
 from hsfl.models.state import Packed, TensorsByClient, UnitState, joined_view
 from hsfl.planning.rounds.round_clock import Extras
 from hsfl.training.aggregate import PartialSum
+from hsfl.training.codecs.head_codec import REMEMBERED
 from hsfl.training.link import Link, LinkBytes, Losses
 from hsfl.training.roles import Client, EdgeServer, MainServer, Session, count_both
 
@@ -124,6 +127,11 @@ class CopyPerClient(Hooks, FrameworkBase):
     def why_averaged(cls, config: RunConfig) -> str | None:
         return None
 
+    @property
+    def remembers(self) -> bool:
+        """Whether clients remember something from round to round: for a hook, or what a codec lost of their heads."""
+        return "first_memory" in self.hooks or self.task.config.link.model != NONE
+
     def extras(self) -> Extras:
         extras = Extras(heads_travel=self.average_heads, away=self.task.away, passes=self.passes)
         if "extra_bytes" not in self.hooks:
@@ -163,7 +171,7 @@ class CopyPerClient(Hooks, FrameworkBase):
         round_samples: of all clients that take part in the round, wherever they are trained.
         into: the shard that these clients are counted into; by default a new one.
         """
-        task, lr, link = self.task, self.task.lr(round_index), Link()
+        task, lr, link = self.task, self.task.lr(round_index), self.task.link()
         weights = self._weights(round_index)
         shard = into or self.empty_shard(state, round_samples)
         main = MainServer(state.units["main"], shard.total[self.min_cut : task.num_units], self.tail_part)
@@ -179,21 +187,30 @@ class CopyPerClient(Hooks, FrameworkBase):
             if turn is not None:
                 self._end_turn(turn, shard)
             if self.guard is not None:
-                self._guard_update(self.guard, state, k, round_index, shard)
+                self._attack(self.guard, state, k, round_index)
+            head = heads.send(k, head, link, shard)
+            if self.guard is not None:
+                self._guard_update(self.guard, state, k, shard)
             main.finish(k, session.tail.state, float(weights[k]))
-            heads.take(k, head, float(weights[k]), main, link)
+            heads.take(k, head, float(weights[k]), main)
         shard.bytes.merge(link.bytes)
         return shard
 
-    def _guard_update(self, guard: Guard, state: State, client: int, round_index: int, shard: Shard) -> None:
-        """An attacker changes the head that it holds; then what the servers get of the update is clipped, and kept for the rule by which
-        it is averaged. Where clients keep their heads, the servers get the tail alone."""
-        cut, main, head = self.cuts[client], state.units["main"], self.head_part.state
-        sent_head = state.units["edge" if self.average_heads else f"head{client}"][0:cut]
-        guard.attack(client, round_index, sent_head, head)
+    def _sent_head(self, state: State, client: int) -> UnitState:
+        """The head with which a client began."""
+        return state.units["edge" if self.average_heads else f"head{client}"][0 : self.cuts[client]]
+
+    def _attack(self, guard: Guard, state: State, client: int, round_index: int) -> None:
+        """An attacker changes the head that it holds."""
+        guard.attack(client, round_index, self._sent_head(state, client), self.head_part.state)
+
+    def _guard_update(self, guard: Guard, state: State, client: int, shard: Shard) -> None:
+        """What the servers get of the update is clipped, and kept for the rule by which it is averaged. Where clients keep their heads, the
+        servers get the tail alone."""
+        cut, main = self.cuts[client], state.units["main"]
         sides = [(main[cut : main.stop], self.tail_part.state)]
         if self.average_heads:
-            sides.insert(0, (sent_head, head))
+            sides.insert(0, (self._sent_head(state, client), self.head_part.state))
         guard.clip(sides)
         if guard.keeps_updates:
             shard.updates[client] = (self._trained() if self.average_heads else self.tail_part.state).clone()
@@ -279,8 +296,8 @@ class CopyPerClient(Hooks, FrameworkBase):
         """Let the hooks know of a client that is about to train."""
         task, cut, owner = self.task, self.cuts[client], type(self).__name__
         main = state.units["main"]
-        head = state.units["edge" if self.average_heads else f"head{client}"][0:cut]
-        memory = state.memory[client] if client in state.memory else self.first_memory(client)
+        head = self._sent_head(state, client)
+        memory = hook_memory(state.memory[client]) if client in state.memory else self.first_memory(client)
         check_tensors(owner, "first_memory", memory)
         train = task.config.train
         steps = RoundSteps(task.feed.num_samples(client), train.batch_size, train.local_epochs, round_index)
@@ -375,13 +392,23 @@ class _EdgeHeads:
 
     def __init__(self, state: State, total: PartialSum, max_cut: int) -> None:
         self.edge, self.total = EdgeServer(state.units["edge"], total[0:max_cut]), total
+        self.memory = state.memory
 
     def give(self, client: int, cut: int, link: Link) -> UnitState:
         return link.arrive("client_edge_down", self.edge.head(cut))  # its bytes were counted when it was made
 
-    def take(self, client: int, head: UnitState, weight: float, main: MainServer, link: Link) -> None:
+    def send(self, client: int, head: UnitState, link: Link, shard: Shard) -> UnitState:
+        """A trained head as it comes to the edge server."""
+        if link.codecs.model is None:
+            return link.carry("client_edge_up", head)
+        memory = shard.memory.setdefault(client, {})
+        if (lost := self.memory.get(client, {}).get(REMEMBERED)) is not None:
+            memory[REMEMBERED] = lost
+        return link.carry_head("client_edge_up", self.edge.head(head.stop), head, memory)
+
+    def take(self, client: int, head: UnitState, weight: float, main: MainServer) -> None:
         """Take a trained head. The client counts as soon as both servers have its side."""
-        self.edge.finish(client, link.carry("client_edge_up", head), weight)
+        self.edge.finish(client, head, weight)
         count_both(main, self.edge, self.total)
 
 
@@ -394,7 +421,10 @@ class _OwnHeads:
     def give(self, client: int, cut: int, link: Link) -> UnitState:
         return self.state.units[f"head{client}"]
 
-    def take(self, client: int, head: UnitState, weight: float, main: MainServer, link: Link) -> None:
+    def send(self, client: int, head: UnitState, link: Link, shard: Shard) -> UnitState:
+        return head
+
+    def take(self, client: int, head: UnitState, weight: float, main: MainServer) -> None:
         self.heads[client] = head.clone()
         main.commit([client])
 

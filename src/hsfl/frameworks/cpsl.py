@@ -63,7 +63,7 @@ class CPSL(InStep):
                 for k in clients:
                     work.link.count("client_edge_down", model[0 : self.cuts[k]].num_bytes)
                 cut = self.cuts[clients[0]]
-        return State({"model": model}), work.result()
+        return State({"model": model}, memory=work.memory), work.result()
 
 
 def _clusters_of(task: Task) -> list[list[int]]:

@@ -46,7 +46,8 @@ class CL(FrameworkBase):
     def __init__(self, task: Task) -> None:
         pooled = replace(task.feed, indices=[np.concatenate(task.feed.indices)])
         pooled.on_batch = lambda client, num_samples: task.feed.on_batch(client, num_samples)
-        self.task = replace(task, feed=pooled)
+        uncoded = task.config.model_copy(update={"link": type(task.config.link)()})  # raw data travel as they are
+        self.task = replace(task, feed=pooled, config=uncoded)
         self.cuts = (0,) * task.num_clients
         self.model = task.part(0, task.num_units)
         self.raw_bytes = sum(task.feed.num_samples(k) for k in range(task.num_clients)) * _sample_bytes(task)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hsfl.codec_table import link_choices
 from hsfl.config import RunConfig
 from hsfl.data.passes import RoundSteps
 from hsfl.errors import InputError
@@ -20,6 +21,7 @@ from hsfl.planning.rounds import participation
 from hsfl.planning.rounds.round_clock import Extras
 from hsfl.planning.world import World
 from hsfl.training.batches import ClientData, Feed, PlannedBatch, no_observer
+from hsfl.training.codecs.link_codecs import make_link_codecs
 from hsfl.training.link import Link, LinkBytes
 from hsfl.training.losses import CLASSIFY, Goal
 from hsfl.training.norm_statistics import Estimator, Moments, NormBatches, NormLayers, NormShard
@@ -73,6 +75,10 @@ class Task:
     def part(self, start: int, stop: int) -> Part:
         """The units `[start, stop)`, ready to be trained."""
         return Part(self.model, self.layout, start, stop, self.config.train, self.goal)
+
+    def link(self) -> Link:
+        """A link with the codecs of the settings, which has carried nothing yet."""
+        return Link(make_link_codecs(link_choices(self.config.link), self.model, self.layout))
 
     def weights(self, round_index: int) -> np.ndarray:
         """What each client counts in the average of a round (0, 1, ...), [K]."""
@@ -193,7 +199,7 @@ class FrameworkBase:
 
         The main server has the moments of the tail at once; the client sends those of its head to the edge server.
         """
-        task, link, num_units = self.task, Link(), self.task.num_units
+        task, link, num_units = self.task, self.task.link(), self.task.num_units
         layers, weights, count = NormLayers.of(task.model), task.weights(round_index), task.config.train.norm_batches
         moments = Moments.zero(layers)
         with Estimator(task.model, task.initial, whole, moments) as estimator:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from hsfl.errors import InputError
 from hsfl.models.state import Layout, UnitState
+from hsfl.training.codecs.head_codec import REMEMBERED
 from hsfl.training.link import Link
 
 Parameters = dict[str, nn.Parameter]  # by their names in the whole model
@@ -131,6 +132,11 @@ def check_sent(owner: str, turn: ClientTurn, layout: Layout, num_bytes: int) -> 
             f"{owner} sends {travels} bytes up with cut {turn.cut} but extra_bytes says {num_bytes}, which the clock charges; let "
             "extra_bytes say the same"
         )
+
+
+def hook_memory(memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What a client remembers for hooks, without what the link keeps in its memory."""
+    return {name: tensor for name, tensor in memory.items() if name != REMEMBERED}
 
 
 # --- where tensors are

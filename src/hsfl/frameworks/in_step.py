@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hsfl.config import RunConfig
 from hsfl.frameworks.framework import FrameworkBase, RoundResult, State, Task, join, shared_cut
-from hsfl.models.state import UnitState
+from hsfl.models.state import TensorsByClient, UnitState
 from hsfl.rng import stream
 from hsfl.training.aggregate import PartialSum
 from hsfl.training.link import Link, Losses
@@ -38,9 +38,14 @@ class Work:
     round_index: int
     lr: float
     losses: Losses = field(default_factory=Losses)
-    link: Link = field(default_factory=Link)
+    link: Link = field(default_factory=Link)  # with the codecs of the settings
     tail_start: int | None = None  # the first unit of the server side whose optimiser is at work
     own_heads: dict[str, UnitState] = field(default_factory=dict)  # heads of clients that keep their own
+    memory: TensorsByClient = field(default_factory=TensorsByClient)  # what clients remember, who trained in this round
+
+    def remembered(self, client: int) -> dict[str, Tensor]:
+        """What a client remembers, to be changed."""
+        return self.memory.setdefault(client, {})
 
     def result(self) -> RoundResult:
         return RoundResult(self.losses.mean, self.losses.num_samples, self.link.bytes)
@@ -70,10 +75,11 @@ class InStep(FrameworkBase):
         model = self.turn(work, state.units["model"], kept)
         for k in range(self.task.num_clients):  # dropped clients get the new head too
             work.link.count("client_edge_down", self.head_bytes(k, trained=k in kept))
-        return State({"model": model} | work.own_heads), work.result()
+        return State({"model": model} | work.own_heads, memory=work.memory), work.result()
 
     def work(self, state: State, round_index: int) -> Work:
-        return Work(round_index, self.task.lr(round_index))
+        memory = TensorsByClient({client: dict(tensors) for client, tensors in state.memory.items()})
+        return Work(round_index, self.task.lr(round_index), link=self.task.link(), memory=memory)
 
     def turn(self, work: Work, model: UnitState, clients: Sequence[int]) -> UnitState:
         """These clients train the model in step; their heads are averaged by samples."""
@@ -95,13 +101,21 @@ class InStep(FrameworkBase):
         before = model[0 : self.cuts[clients[0]]]
         total = PartialSum.zero(before, sum(map(self.head_weight, clients)))
         for k in clients:
-            total.add(self.arrived(work, "client_edge_up", self.heads[k].state), self.head_weight(k))
-            work.link.count("client_edge_up", self.head_bytes(k, trained=True))
+            total.add(self.head_up(work, k, before), self.head_weight(k))
         return join(total.mean(before), self.tail.state)
 
     def arrived(self, work: Work, route: str, head: UnitState) -> UnitState:
         """A head as it comes out of the link; its bytes are counted at the end of the round."""
         return work.link.arrive(route, head)
+
+    def head_up(self, work: Work, client: int, sent: UnitState) -> UnitState:
+        """A trained head as it comes out of the link at the edge server. sent: the head that the client was given."""
+        head, num_bytes = self.heads[client].state, self.head_bytes(client, trained=True)
+        if work.link.codecs.model is None:
+            work.link.count("client_edge_up", num_bytes)
+            return self.arrived(work, "client_edge_up", head)
+        work.link.count("client_edge_up", num_bytes - head.num_bytes)  # what travels with the head is not coded
+        return work.link.carry_head("client_edge_up", sent, head, work.remembered(client))
 
     def head_weight(self, client: int) -> float:
         return self.task.feed.num_samples(client)
@@ -115,16 +129,20 @@ class InStep(FrameworkBase):
         batches = {k: self.task.batches(k, round_index, self.batch_size(k)) for k in clients}
         for step in range(max(len(plan) for plan in batches.values())):
             smashed: Tensors = {}
+            arrived: Tensors = {}
             inputs: Tensors = {}
             labels: Tensors = {}
             keys: Keys = {}
             for k in (k for k in clients if step < len(batches[k])):
                 inputs[k], labels[k] = self.task.feed.batch(batches[k][step])
                 keys[k] = batches[k][step].key
-                smashed[k] = work.link.carry("client_main_up", self.heads[k].forward(inputs[k], keys[k]))
-            gradients = self.serve(work, smashed, labels, keys, step)
+                smashed[k] = self.heads[k].forward(inputs[k], keys[k])
+                arrived[k] = work.link.carry("client_main_up", smashed[k], keys[k])
+            gradients = self.serve(work, arrived, labels, keys, step)
             if self.cuts[clients[0]] > 0:
-                gradients = {k: work.link.carry("client_main_down", gradient) for k, gradient in gradients.items()}
+                gradients = {
+                    k: work.link.carry("client_main_down", gradient, keys[k]) for k, gradient in gradients.items()
+                }
                 self.update_heads(work, clients, inputs, smashed, gradients)
 
     def serve(self, work: Work, smashed: Tensors, labels: Tensors, keys: Keys, step: int) -> Tensors:

@@ -56,14 +56,17 @@ class LocFedMix(InStep):
         return State({"model": self.task.initial.clone(), "decoder": self.decoder_initial.clone()})
 
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
-        before, link = state.units["decoder"], Link()  # their bytes are counted with the heads
+        before, link = (
+            state.units["decoder"],
+            Link(),
+        )  # decoders are not coded, and their bytes are counted with the heads
         for k in kept:
             self.decoders[k].begin(link.arrive("client_edge_down", before), self.task.lr(round_index))
         after, result = super().round(state, kept, round_index)
         total = PartialSum.zero(before, sum(map(self.head_weight, kept)))
         for k in kept:
             total.add(link.arrive("client_edge_up", self.decoders[k].state), self.head_weight(k))
-        return State(after.units | {"decoder": total.mean(before)}), result
+        return State(after.units | {"decoder": total.mean(before)}, memory=after.memory), result
 
     def head_bytes(self, client: int, trained: bool) -> int:
         """The decoder travels with the head."""

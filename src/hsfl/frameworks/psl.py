@@ -5,6 +5,8 @@ Clients go in step (`in_step`), and the weight gradients of their heads are aver
 
 from collections.abc import Iterable, Sequence
 
+import torch
+
 from hsfl.config import RunConfig
 from hsfl.frameworks.framework import State, Task, join
 from hsfl.frameworks.in_step import InStep, Tensors, Work
@@ -48,8 +50,9 @@ class PSL(InStep):
         return State({"model": initial.clone()} | {f"head{k}": initial[0:c].clone() for k, c in enumerate(self.cuts)})
 
     def work(self, state: State, round_index: int) -> Work:
-        own_heads = {name: head for name, head in state.units.items() if name.startswith("head")}
-        return Work(round_index, self.task.lr(round_index), own_heads=own_heads)
+        work = super().work(state, round_index)
+        work.own_heads |= {name: head for name, head in state.units.items() if name.startswith("head")}
+        return work
 
     def head_bytes(self, client: int, trained: bool) -> int:
         """Clients that trained have the parameters already, through the gradients; only BatchNorm's buffers travel."""
@@ -87,13 +90,30 @@ class PSL(InStep):
         for k, gradient in gradients.items():
             smashed[k].backward(gradient)
         active, takers = [self.heads[k] for k in gradients], [self.heads[k] for k in clients]
-        _carry_gradients(work.link, "client_edge_up", active)
+        self._send_gradients(work, gradients)
         _average_gradients(active, [len(g) for g in gradients.values()], takers)
         _carry_gradients(work.link, "client_edge_down", takers)
-        work.link.count("client_edge_up", sum(self._parameter_bytes(k) for k in gradients))
         work.link.count("client_edge_down", sum(self._parameter_bytes(k) for k in clients))
         for k in clients:
             self.heads[k].update()
+
+    def _send_gradients(self, work: Work, clients: Iterable[int]) -> None:
+        """Replace the weight gradients of these clients by what comes out of the link at the edge server."""
+        if work.link.codecs.model is None:
+            _carry_gradients(work.link, "client_edge_up", [self.heads[k] for k in clients])
+            work.link.count("client_edge_up", sum(self._parameter_bytes(k) for k in clients))
+            return
+        for k in clients:
+            parameters = self.heads[k].parameters()
+            sent = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+            arrived = work.link.carry_gradients("client_edge_up", sent, work.remembered(k))
+            for parameter, gradient in zip(parameters, arrived):
+                parameter.grad = None if parameter.grad is None else gradient
+
+    def head_up(self, work: Work, client: int, sent: UnitState) -> UnitState:
+        """All heads have the same parameters already, and buffers are not coded."""
+        work.link.count("client_edge_up", self.head_bytes(client, trained=True))
+        return self.arrived(work, "client_edge_up", self.heads[client].state)
 
     def models(self, state: State) -> Iterable[UnitState]:
         model = state.units["model"]

@@ -7,9 +7,11 @@ With that option and one client this is centralised learning.
 
 from collections.abc import Iterable, Sequence
 
+from torch import Tensor
+
 from hsfl.config import RunConfig
 from hsfl.frameworks.framework import FrameworkBase, RoundResult, State, Task, copied, shared_cut
-from hsfl.models.state import UnitState
+from hsfl.models.state import TensorsByClient, UnitState
 from hsfl.planning.rounds.round_clock import Extras
 from hsfl.training.link import Link, Losses
 from hsfl.training.roles import Session
@@ -41,17 +43,21 @@ class SL(FrameworkBase):
         return State({"model": self.task.initial.clone()})
 
     def round(self, state: State, kept: Sequence[int], round_index: int) -> tuple[State, RoundResult]:
-        losses, link = Losses(), Link()
+        losses, link, memory = Losses(), self.task.link(), TensorsByClient(state.memory)
         self._begin(state, round_index)
         for k in kept:
-            self._turn(k, round_index, losses, link)
+            remembered = dict(memory.get(k, {}))
+            self._turn(k, round_index, losses, link, remembered)
+            if remembered:
+                memory[k] = remembered
         after = state.units["model"].clone()
         after[0 : self.cut].copy_(self.head.state)
         after[self.cut : self.task.num_units].copy_(self.tail.state)
         handed = self.head.optimizer_state() if self.hands_optimizer else {}
         head = {f"head.{name}": tensor for name, tensor in handed.items()}
         tail = {f"tail.{name}": tensor for name, tensor in self.tail.optimizer_state().items()}
-        return State({"model": after}, copied(head | tail)), RoundResult(losses.mean, losses.num_samples, link.bytes)
+        result = RoundResult(losses.mean, losses.num_samples, link.bytes)
+        return State({"model": after}, copied(head | tail), memory), result
 
     def _begin(self, state: State, round_index: int) -> None:
         model, lr = state.units["model"], self.task.lr(round_index)
@@ -63,23 +69,27 @@ class SL(FrameworkBase):
             optimizer_tensors = {key.removeprefix(name): t for key, t in state.tensors.items() if key.startswith(name)}
             side.load_optimizer_state(optimizer_tensors)
 
-    def _turn(self, k: int, round_index: int, losses: Losses, link: Link) -> None:
-        """The client takes the head over, trains on all its batches and hands it on."""
+    def _turn(self, k: int, round_index: int, losses: Losses, link: Link, memory: dict[str, Tensor]) -> None:
+        """The client takes the head over, trains on all its batches and hands it on. memory: what the client remembers."""
         if not self.hands_optimizer:
             self.head.forget()
         session = Session(self.tail)
+        before = self.head.state.clone() if link.codecs.model is not None else self.head.state
         for planned in self.task.batches(k, round_index):
             (x, y), key = self.task.feed.batch(planned), planned.key
-            smashed = link.carry("client_main_up", self.head.forward(x, key))
-            loss, gradient = session.step(smashed, y, key, need_gradient=self.cut > 0)
-            gradient = link.carry("client_main_down", gradient)
+            smashed = self.head.forward(x, key)
+            arrived = link.carry("client_main_up", smashed, key)
+            loss, gradient = session.step(arrived, y, key, need_gradient=self.cut > 0)
+            gradient = link.carry("client_main_down", gradient, key)
             if self.cut > 0:
                 apply_gradient_on_client(self.head, smashed, gradient)
             losses.add(loss, len(y))
+        head = self.head.state
         for route in ("client_edge_down", "client_edge_up"):
-            sent = self.head.state
-            if (arrived := link.carry(route, sent)) is not sent:
-                sent.copy_(arrived)
+            up = route == "client_edge_up"
+            carried = link.carry_head(route, before, head, memory) if up else link.carry(route, head)
+            if carried is not head:
+                head.copy_(carried)
             link.count(route, self.handed_bytes)
 
     def models(self, state: State) -> Iterable[UnitState]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hsfl.display import OnScreen, Rows, Screen
-from hsfl.errors import InputError
+from hsfl.errors import InputError, shown_value
 from hsfl.files import write_json
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 Array = np.ndarray
 BITS_PER_BYTE = 8
 MOST_SIDE, MOST_NUMBERS = 4096, 2**26  # of a sample
+MOST_SIZE = 2**40  # of a side, or of a parameter
+SIZES = ("smashed_shapes", "param_sizes")
 ADAM_STATES = 2  # tensors of the parameters' size that the optimiser keeps; plain SGD 0, momentum 1
 
 
@@ -55,8 +57,18 @@ class CostTable(OnScreen):
     model_down_bits: Array | None = (
         None  # [C] of the client side's download, where more or less than model_bits comes down
     )
+    # What codecs are charged by (planning/coded_cost.py). A table written by hand may leave these out, too.
+    smashed_shapes: tuple[tuple[int, ...], ...] | None = (
+        None  # [C] of a sample's smashed data; empty where nothing travels, or whole numbers such as tokens
+    )
+    param_sizes: tuple[tuple[int, ...], ...] | None = None  # [num_units] the numbers in each parameter of a unit
 
     def __post_init__(self) -> None:
+        for name, length in (
+            ("smashed_shapes", np.size(self.model_bits)),
+            ("param_sizes", np.size(self.model_bits) - 1),
+        ):
+            object.__setattr__(self, name, _sizes(name, getattr(self, name), length))
         for name in _arrays(self):
             object.__setattr__(self, name, _column(name, getattr(self, name), np.size(self.model_bits)))
 
@@ -102,7 +114,9 @@ class CostTable(OnScreen):
         write_json(Path(path), self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name).tolist() for name in _arrays(self)} | {"batch_size": self.batch_size}
+        arrays = {name: getattr(self, name).tolist() for name in _arrays(self)} | {"batch_size": self.batch_size}
+        lists = {name: [list(sizes) for sizes in getattr(self, name) or ()] for name in SIZES}
+        return arrays | {name: sizes for name, sizes in lists.items() if sizes}
 
     @classmethod
     def load(cls, path: str | Path) -> "CostTable":
@@ -131,7 +145,25 @@ class CostTable(OnScreen):
 
 
 def _arrays(cost: CostTable) -> list[str]:
-    return [f.name for f in fields(cost) if f.name != "batch_size" and getattr(cost, f.name) is not None]
+    others = ("batch_size", *SIZES)
+    return [f.name for f in fields(cost) if f.name not in others and getattr(cost, f.name) is not None]
+
+
+def _sizes(name: str, value: object, length: int) -> tuple[tuple[int, ...], ...] | None:
+    """Lists of sizes, one for each cut or unit; an empty list of them is none."""
+    if value is None or value == []:
+        return None
+    lists = value if isinstance(value, list | tuple) else ()
+    good = all(isinstance(sizes, list | tuple) and all(_is_size(size) for size in sizes) for sizes in lists)
+    if not good or len(lists) != length:
+        raise InputError(
+            f"{name} is {shown_value(value)}; give {length} lists of positive whole numbers, or leave it out"
+        )
+    return tuple(tuple(sizes) for sizes in lists)
+
+
+def _is_size(size: object) -> bool:
+    return isinstance(size, int) and 0 < size <= MOST_SIZE
 
 
 def _column(name: str, values: object, num_cuts: int) -> Array:
@@ -183,7 +215,7 @@ def measure_cost(
             warnings.simplefilter("ignore")  # the flags warn of GPUs that are not there
             with mkldnn.flags(enabled=False):  # mkldnn's LSTM is one operation, in which no matrix product is counted
                 measured = _measure_units(model, input_shape, min(batch_size, 2), "cpu")
-    forward, backward, saved_bits, output_bits = measured
+    forward, backward, saved_bits, output_bits, shapes = measured
     num_units = model.num_units
     whole = backward["whole"]
     smashed_bits = np.append(output_bits[:-1], 0.0)
@@ -202,6 +234,8 @@ def measure_cost(
         param_bits=param_bits,
         memory_bits=training_bits + batch_size * (_sums_before(saved_bits) + smashed_bits),
         batch_size=batch_size,
+        smashed_shapes=(*shapes[:-1], ()),
+        param_sizes=tuple(tuple(p.numel() for p in unit.parameters() if p.numel()) for unit in model.units),
     )
 
 
@@ -233,16 +267,16 @@ def _num_bits(tensor: "torch.Tensor") -> int:
 
 def _measure_units(
     model: "SplitModel", input_shape: Sequence[int], num_samples: int, device: str
-) -> tuple[list[float], dict[str, list[float]], list[float], list[float]]:
+) -> tuple[list[float], dict[str, list[float]], list[float], list[float], list[tuple[int, ...]]]:
     """Per unit and sample: forward FLOPs; backward FLOPs in the whole model and with an input gradient; bits saved
-    for backward in the whole model. And the bits before the first unit and after each one."""
+    for backward in the whole model. And the bits before the first unit and after each one, with the shapes of what is no whole number."""
     import torch
 
     units = [copy.deepcopy(unit).to(device).train() for unit in model.units]
     x = torch.zeros(num_samples, *input_shape, dtype=model.input_dtype, device=device)
     forward: list[float] = []
     backward: dict[str, list[float]] = {"whole": [], "with_input_gradient": []}
-    saved_bits, output_bits = [], [float(_num_bits(x))]
+    saved_bits, output_bits, shapes = [], [float(_num_bits(x))], [_float_shape(x)]
     storages: dict[int, object] = {}
     for unit, name in zip(units, model.unit_names):
         flops = _forward_backward(unit, x, input_gradient=True, name=name)
@@ -253,10 +287,16 @@ def _measure_units(
         unit_bits, y = _bits_saved(unit, x, storages)
         saved_bits.append(unit_bits)
         output_bits.append(float(_num_bits(y)))
+        shapes.append(_float_shape(y))
         x = y
     per_sample = [[value / num_samples for value in values] for values in (forward, saved_bits, output_bits)]
     backward = {key: [value / num_samples for value in values] for key, values in backward.items()}
-    return per_sample[0], backward, per_sample[1], per_sample[2]
+    return per_sample[0], backward, per_sample[1], per_sample[2], shapes
+
+
+def _float_shape(tensor: "torch.Tensor") -> tuple[int, ...]:
+    """The shape of one sample; empty for whole numbers, which no codec takes."""
+    return tuple(tensor.shape[1:]) if tensor.is_floating_point() else ()
 
 
 def _forward_backward(

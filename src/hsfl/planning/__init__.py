@@ -5,6 +5,7 @@ need numba are imported only where a policy asks for them; nothing here needs to
 """
 
 OFFERED = {  # to other folders, by module
+    "coded_cost": ("coded_cost",),
     "cuts": (
         "check_cuts",
         "choose_cuts",

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hsfl.allocation.scenario import Scenario
+from hsfl.codec_table import link_choices
 from hsfl.config import FleetConfig, ModelConfig, NetworkConfig, RunConfig
 from hsfl.data.passes import batches_of_pass, samples_of_round, steps_of_round
 from hsfl.errors import InputError
+from hsfl.framework_table import method
 from hsfl.models.cost_table import CostTable, measure_cost
 from hsfl.network import devices, history
 from hsfl.network.channel import (
@@ -32,6 +34,7 @@ from hsfl.network.channel import (
 )
 from hsfl.network.devices import Fleet, Servers
 from hsfl.network.latency import Rates
+from hsfl.planning.coded_cost import added_work, coded_cost, coding_work
 from hsfl.planning.fleet_from_file import measured_works, to_other_server, with_fleet_file
 from hsfl.rng import stream
 
@@ -77,7 +80,15 @@ def make_world(config: RunConfig, input_shape: Shape, num_classes: int, model: "
 
 def world_of(config: RunConfig, cost: CostTable) -> World:
     """The world of a config whose model has this cost table."""
-    works = measured_works(config, cost)
+    works, link = measured_works(config, cost), link_choices(config.link)
+    if link.lossy and not method(config.framework).pools_data:
+        work = coding_work(cost, link)
+        works = replace(
+            works,
+            devices=added_work(works.devices, work.client),
+            main_server=added_work(works.main_server, work.server),
+        )
+        cost = coded_cost(cost, link, config.train.batch_size)
     config = with_fleet_file(config)
     fleet = replace(_make_fleet(config.fleet, cost, config.fleet_seed), work=works.devices)
     network, recorded = config.network, None

@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from hsfl.codec_table import link_choices
 from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.data.registry import Dataset
 from hsfl.errors import InputError, install_extra, known_name
@@ -115,13 +116,21 @@ def export_folder(
     if to is not None and os.path.realpath(to) in map(os.path.realpath, (run.last_model_path, run.best_model_path)):
         raise InputError(f"--to {to} is the run's own model; choose another file")
     path = to or Path(folder) / "export" / FORMATS[format]
+    notes = link_note(stored_config(run))
     if format == "safetensors":
-        save_tensors(path, stored.model.state_dict())
+        save_tensors(path, stored.model.state_dict(), notes)
         return path
     example = torch.zeros(2, *stored.input_shape, dtype=stored.model.input_dtype)
     write = {"torchscript": _write_torchscript, "onnx": _write_onnx}[format]
-    write_atomic(path, lambda scratch: write(_as_one(stored.model, example), example, scratch))
+    write_atomic(path, lambda scratch: write(_as_one(stored.model, example), example, scratch, notes))
     return path
+
+
+def link_note(config: RunConfig) -> dict[str, str]:
+    """With which codecs a model was trained, as a note of its file: a model that was trained with top-k is good only with top-k at its cut.
+    Empty where no codec changed anything."""
+    choices = link_choices(config.link)
+    return {"hsfl.link": choices.text()} if choices.lossy else {}
 
 
 @torch.no_grad()
@@ -132,12 +141,12 @@ def _as_one(model: SplitModel, example: torch.Tensor) -> nn.Module:
     return whole if whole is model or isinstance(whole(example.clone()), torch.Tensor) else model
 
 
-def _write_torchscript(model: nn.Module, example: torch.Tensor, path: Path) -> None:
+def _write_torchscript(model: nn.Module, example: torch.Tensor, path: Path, notes: dict[str, str]) -> None:
     with path.open("wb") as file:  # torch takes no name whose only dot is its first letter
-        torch.jit.save(torch.jit.trace(model, example), file)
+        torch.jit.save(torch.jit.trace(model, example), file, notes)
 
 
-def _write_onnx(model: nn.Module, example: torch.Tensor, path: Path) -> None:
+def _write_onnx(model: nn.Module, example: torch.Tensor, path: Path, notes: dict[str, str]) -> None:
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
@@ -156,4 +165,5 @@ def _write_onnx(model: nn.Module, example: torch.Tensor, path: Path) -> None:
         reason = str(error.__cause__ or error).partition("\n")[0]
         raise InputError(f"this model cannot be written as onnx ({reason}); export it as torchscript") from error
     assert program is not None
+    program.model.metadata_props.update(notes)
     program.save(str(path), external_data=False)

@@ -151,7 +151,7 @@ def _round(
     num_samples = sum(task.trained_samples(kept, round_index).values()) * parts.clock.extras.passes
     observer.round_starts(round_index + 1, kept, num_samples)
     after, result = checked_round(framework, position.state, framework.round(position.state, kept, round_index))
-    quality, estimated, estimation_s = None, None, 0.0
+    quality, estimated, coded, estimation_s = None, None, None, 0.0
     if last or is_tested(config.train, round_index):
         observer.evaluation_starts()
         if config.train.norm_statistics == "averaged":
@@ -160,10 +160,13 @@ def _round(
             estimated = assess_estimated(parts.engine, framework, after, kept, round_index)
             quality, estimation_s = estimated.quality, parts.clock.estimation_s(round_index, chosen)
             result.bytes.merge(estimated.bytes)
+        if parts.bench.exam.codec is not None and not parts.clock.method.pools_data:
+            coded = assess_coded(parts.engine, framework, after, estimated.whole if estimated else None)
     wall_s = time.perf_counter() - began
     record = make_round_record(
         framework, task, round_index, position.sim_time_s, timeline, allocation_note, result, quality, wall_s,
         why=explain_straggler(parts.clock, round_index, chosen), averaged=estimated.averaged if estimated else None, estimation_s=estimation_s,
+        coded=coded,
     )  # fmt: skip
     if not math.isfinite(record.train_loss or 0.0) or not after.is_finite():
         raise Diverged(f"a loss or a weight of round {round_index + 1} is no number; lower train.lr")
@@ -224,6 +227,23 @@ def assess_estimated(
     shard = engine.norm_moments(averaged, kept, round_index)
     whole, num_bytes = _with_pooled_statistics(framework, averaged, shard)
     return Estimated(whole, engine.evaluate(whole), engine.evaluate(averaged), num_bytes)
+
+
+def assess_coded(
+    engine: Engine, framework: Framework, state: State, estimated: UnitState | None = None
+) -> Quality | None:
+    """How good the joined model is when it is split and smashed data go through the codec of `link.up`: the mean over the clients, each
+    with its own cut. None where no client has a cut at which something travels. estimated: the joined model with other statistics of
+    BatchNorm."""
+    models = list(whole_models(framework, state)) if estimated is None else [estimated]
+    cuts, num_units = framework.cuts, models[0].stop
+    if all(cut == num_units for cut in cuts):
+        return None
+    codec_at = [None if cut == num_units else cut for cut in cuts]
+    if len(models) > 1:
+        return mean_quality([engine.evaluate(whole, cut) for whole, cut in zip(models, codec_at)])
+    quality_at = {cut: engine.evaluate(models[0], cut) for cut in dict.fromkeys(codec_at)}
+    return mean_quality([quality_at[cut] for cut in codec_at])
 
 
 def _with_pooled_statistics(framework: Framework, averaged: UnitState, shard: NormShard) -> tuple[UnitState, LinkBytes]:

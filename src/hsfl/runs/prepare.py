@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hsfl.codec_table import link_choices
 from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.data import augment
 from hsfl.data.partition import Holdings
@@ -72,7 +73,8 @@ class Bench:
 
     @property
     def exam(self) -> Exam:
-        return Exam(self.task.model, self.task.initial, self.test, self.num_outputs, self.task.goal)
+        task = self.task
+        return Exam(task.model, task.initial, self.test, self.num_outputs, task.goal, task.link().codecs.up)
 
 
 def prepare(
@@ -254,6 +256,7 @@ def _check_settings(config: RunConfig) -> None:
     """Refuse settings that are wrong whatever the data and the model are."""
     _find_device(config.device)
     _check_policy(config)
+    link_choices(config.link)
     refuse_wherever_given(config)
     clients_per_round, num_clients = config.train.clients_per_round, config.fleet.num_clients
     if clients_per_round is not None and clients_per_round > num_clients:

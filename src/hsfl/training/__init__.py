@@ -2,7 +2,7 @@
 
 `step` is the split step of one batch, `roles` are the client, the main server and the edge server, `link` is what they send through and
 `aggregate` the sums that they average. `clipping` shortens updates, `order_statistics` has averages other than sums, `attack` has clients that do harm. `batches` says what a client trains on; how many steps that is comes from `hsfl.data.passes`.
-`losses`, `evaluation` and `norm_statistics` judge a model. Rounds are put together in `hsfl.frameworks`, runs in `hsfl.runs`.
+`codecs/` makes messages smaller. `losses`, `evaluation` and `norm_statistics` judge a model. Rounds are put together in `hsfl.frameworks`, runs in `hsfl.runs`.
 """
 
 OFFERED = {  # to other folders, by module
@@ -33,6 +33,17 @@ OFFERED = {  # to other folders, by module
         "clip_of",
         "parameter_stretches",
     ),
+    "codecs.codec": (
+        "Codec",
+        "Draws",
+        "Payload",
+        "PayloadError",
+    ),
+    "codecs.head_codec": ("REMEMBERED",),
+    "codecs.link_codecs": (
+        "LinkCodecs",
+        "make_link_codecs",
+    ),
     "evaluation": (
         "evaluate_model",
         "evaluation_batch_size",
@@ -44,8 +55,10 @@ OFFERED = {  # to other folders, by module
         "tally",
         "Tally",
         "tally_output",
+        "through_codec",
     ),
     "link": (
+        "draws_of",
         "Link",
         "LinkBytes",
         "Losses",

@@ -3,11 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from hsfl.models.units import SplitModel
 from hsfl.training.batches import Images
+from hsfl.training.codecs.codec import Codec
+from hsfl.training.codecs.link_codecs import LinkCodecs
+from hsfl.training.link import Link
 from hsfl.training.losses import CLASSIFY, Goal
 
 TEST_BATCH = 500
@@ -39,6 +44,12 @@ def evaluation_batch_size(images: Images, num_outputs: int) -> int:
     vocabulary, or for each class and pixel. num_outputs: how many numbers the model gives for a sample (or token, or pixel)."""
     places = prod(images.y.shape[1:]) if not images.y.is_floating_point() else 1
     return max(1, min(TEST_BATCH, MOST_NUMBERS // (places * num_outputs)))
+
+
+def through_codec(model: SplitModel, cut: int, codec: Codec) -> Callable[[Tensor], Tensor]:
+    """The model as it judges samples when it is split: the head's smashed data go through the codec to the tail. Nothing is drawn at random."""
+    head, tail = model.head(cut), model.tail(cut)
+    return lambda x: cast(Tensor, tail(Link(LinkCodecs(up=codec)).carry("client_main_up", head(x))))
 
 
 def num_batches(images: Images, batch_size: int = TEST_BATCH) -> int:

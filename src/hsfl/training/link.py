@@ -1,16 +1,25 @@
 """The link: the one way by which anything travels between a client, the main server and the edge server.
 
-The link counts the bytes of everything it carries, route by route. A codec or a wire belongs here and nowhere else.
+The link counts the bytes of everything it carries, route by route. A codec or a wire belongs here and nowhere else. With a codec, what was sent and
+what arrived are two tensors: the sender goes on with the first, the receiver gets the second.
 """
 
 import math
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TypeVar
 
 from torch import Tensor
 
+from hsfl.codec_table import DOWN, UP
 from hsfl.models.state import UnitState, dense
+from hsfl.rng import stream
 from hsfl.training.aggregate import PartialSum
+from hsfl.training.codecs.codec import Codec, Draws
+from hsfl.training.codecs.head_codec import REMEMBERED
+from hsfl.training.codecs.link_codecs import UNCODED, LinkCodecs
+from hsfl.training.step import StepKey
 
 Load = TypeVar("Load", Tensor, UnitState, PartialSum)
 READ_EVERY = 1000  # losses that are kept as tensors at most: reading one waits for its device
@@ -35,17 +44,58 @@ class LinkBytes:
 class Link:
     """Carries tensors, states of units and sums, and counts their bytes."""
 
-    def __init__(self) -> None:
-        self.bytes = LinkBytes()
+    def __init__(self, codecs: LinkCodecs = UNCODED) -> None:
+        self.bytes, self.codecs = LinkBytes(), codecs
 
-    def carry(self, route: str, load: Load) -> Load:
-        """The load as it arrives at the other end. route: a field of `LinkBytes`."""
-        self.count(route, load.nbytes if isinstance(load, Tensor) else load.num_bytes)
+    def carry(self, route: str, load: Load, key: StepKey | None = None) -> Load:
+        """The load as it arrives at the other end. route: a field of `LinkBytes`. key: the step's name, by which a codec draws; None where
+        nothing may be drawn, as in an evaluation."""
+        if isinstance(load, Tensor):
+            codec = self._codec(route)
+            if codec is not None and load.is_floating_point() and load.numel():
+                return self.arrive(route, self._coded(codec, route, load, key))
+            self.count(route, load.nbytes)
+        else:
+            self.count(route, load.num_bytes)
         return self.arrive(route, load)
 
+    def carry_head(
+        self, route: str, sent: UnitState, trained: UnitState, memory: MutableMapping[str, Tensor]
+    ) -> UnitState:
+        """A trained head as it arrives at the edge server. With a codec that is put into `trained`, which the next client overwrites.
+
+        sent: the head that was sent down to the client. memory: what the client remembers, in which a codec keeps what was lost."""
+        if self.codecs.model is None or sent.start == sent.stop:
+            return self.carry(route, trained)
+        num_bytes, memory[REMEMBERED] = self.codecs.model.carry(sent, trained, memory.get(REMEMBERED))
+        self.count(route, num_bytes)
+        return self.arrive(route, trained)
+
+    def carry_gradients(
+        self, route: str, gradients: Sequence[Tensor], memory: MutableMapping[str, Tensor]
+    ) -> list[Tensor]:
+        """The gradients of a head's weights as they arrive, coded as an update of the head is."""
+        assert self.codecs.model is not None, "only what is coded"
+        update = self.codecs.model.code(gradients, memory.get(REMEMBERED))
+        memory[REMEMBERED] = update.lost
+        self.count(route, update.num_bytes)
+        return [self.arrive(route, gradient) for gradient in update.arrived]
+
+    def _codec(self, route: str) -> Codec | None:
+        if route == "client_main_up":
+            return self.codecs.up
+        return self.codecs.down if route == "client_main_down" else None
+
+    def _coded(self, codec: Codec, route: str, load: Tensor, key: StepKey | None) -> Tensor:
+        """A tensor as a codec gives it back."""
+        direction = UP if route == "client_main_up" else DOWN
+        payload = codec.encode(load.detach(), direction, draws_of(key, direction))
+        self.count(route, payload.num_bytes)
+        return codec.decode(payload, load.shape, load.dtype)
+
     def arrive(self, route: str, load: Load) -> Load:
-        """The load as it comes out at the other end. Here it is unchanged, except that a tensor gets no gaps in memory; a codec or a
-        wire would change it in this function.
+        """The load as it comes out at the other end. Here it is unchanged, except that a tensor gets no gaps in memory; a wire would
+        change it in this function.
 
         Call this alone for a load whose bytes are counted elsewhere: a head comes down at the end of a round and is used in the next.
         """
@@ -54,6 +104,13 @@ class Link:
     def count(self, route: str, num_bytes: int) -> None:
         """Count bytes of a load that arrives elsewhere, later or many times."""
         setattr(self.bytes, route, getattr(self.bytes, route) + num_bytes)
+
+
+def draws_of(key: StepKey | None, direction: str) -> Draws | None:
+    """The random numbers of a step's message, the same whoever computes the step; None where there is no step."""
+    if key is None:
+        return None
+    return partial(stream, key.seed, "codec", direction, key.client, key.pass_index, key.step)
 
 
 class Losses:

@@ -149,8 +149,9 @@ class Client:
                 loss = whole_step(self.head, x, y, key)
             else:
                 smashed = self.head.forward(x, key)
-                loss, gradient = session.step(link.carry("client_main_up", smashed), y, key, need_gradient=has_head)
-                gradient = link.carry("client_main_down", gradient)
+                arrived = link.carry("client_main_up", smashed, key)
+                loss, gradient = session.step(arrived, y, key, need_gradient=has_head)
+                gradient = link.carry("client_main_down", gradient, key)
                 if has_head:
                     apply_gradient_on_client(self.head, smashed, gradient)
             losses.add(loss, len(y))

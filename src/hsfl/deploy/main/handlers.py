@@ -40,6 +40,7 @@ from hsfl.deploy.wire.client_messages import (
     RoundOver,
     Welcome,
 )
+from hsfl.deploy.wire.coded_tensors import coded_bytes
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.message_fields import MOST_SAMPLES
 from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_message
@@ -276,7 +277,7 @@ class TrainHandler:
             self._check_open(open_round, tail)
             if tail.is_repeated(message, stream):
                 return tail.last_answer
-            if tensors.keys() != {"smashed", "labels"} or tail.working_copy is None:
+            if not tail.takes(tensors) or tail.working_copy is None:
                 raise WireError("protocol", f"a batch with tensors {sorted(tensors)}, not smashed and labels")
             cost = tensors["labels"].numel() * float(self.shared.planner.cost.server_flops[tail.cut])
             weight = open_round.plan.weight(tail.seat)
@@ -285,11 +286,14 @@ class TrainHandler:
                 lambda: self._compute_step(open_round, tail, tensors), tail.seat, cost, weight, way_s
             )
             loss, gradient = done.answer
-            self.shared.metrics.carried("client_main", "up", tensors["smashed"].nbytes)
-            self.shared.metrics.carried("client_main", "down", gradient.nbytes)
-            return tail.answer(loss, gradient, done.waited_s, done.took_s, tensors["smashed"].nbytes)
+            up_bytes = coded_bytes("smashed", tensors)
+            self.shared.metrics.carried("client_main", "up", up_bytes)
+            self.shared.metrics.carried("client_main", "down", coded_bytes("gradient", gradient))
+            return tail.answer(loss, gradient, done.waited_s, done.took_s, up_bytes)
 
-    def _compute_step(self, open_round: MainRound, tail: Tail, tensors: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def _compute_step(
+        self, open_round: MainRound, tail: Tail, tensors: dict[str, Any]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Do the step, in its turn. The round may have ended while the step waited, and its working copy may be another client's
         by then: such a step is refused. Whatever else goes wrong in a step drops this client alone."""
         self._check_open(open_round, tail)

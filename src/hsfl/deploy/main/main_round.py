@@ -17,16 +17,19 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from hsfl.codec_table import DOWN
 from hsfl.data.passes import RoundSteps
 from hsfl.deploy.main.cut_planner import RoundPlan
 from hsfl.deploy.model_kit import ModelKit
 from hsfl.deploy.wire.client_messages import Batch, End, Evaluate, Gradient, Round
+from hsfl.deploy.wire.coded_tensors import coded_bytes, is_coded_as, pack_coded, unpack_coded
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.messages import pack_message
 from hsfl.deploy.wire.server_messages import Have, Seat
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import Diverged, check_growth, largest_allowed
 from hsfl.training.evaluation import Quality, Tally, quality_of_tallies
+from hsfl.training.link import draws_of
 from hsfl.training.roles import FinishedSide, Session
 from hsfl.training.step import Part, StepKey, learning_rate
 
@@ -127,25 +130,37 @@ class Tail:
         """Refuse a batch whose shapes, types or values this step cannot have."""
         check_batch(self.kit, self.cut, self.steps.size(self.step), tensors)
 
-    def compute(self, tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """The step itself, for the compute thread: the loss and the gradient of the smashed data."""
+    def takes(self, names: Iterable[str]) -> bool:
+        """Whether a batch may have tensors with these names: labels, and smashed data or the arrays of their payload."""
+        others = set(names) - {"labels"}
+        return len(others) < len(set(names)) and bool(others) and all(is_coded_as("smashed", name) for name in others)
+
+    def decode(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The smashed data and labels of a batch."""
+        shape = (self.steps.size(self.step), *self.kit.shapes[self.cut])
+        smashed = unpack_coded("smashed", tensors, self.kit.codecs.up, shape, self.kit.initial.floats.dtype)
+        return {"smashed": smashed, "labels": tensors["labels"]}
+
+    def compute(self, tensors: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The step itself, for the compute thread: the loss, and the gradient of the smashed data as it travels."""
         assert self.working_copy is not None
-        self.check(tensors)
+        batch = self.decode(tensors)
+        self.check(batch)
         key = StepKey(self.kit.config.seed, self.seat, *self.steps.place(self.step))
-        loss, gradient = self.session.step(tensors["smashed"], tensors["labels"], key, need_gradient=self.cut > 0)
+        loss, gradient = self.session.step(batch["smashed"], batch["labels"], key, need_gradient=self.cut > 0)
         if not bool(torch.isfinite(loss)):
             raise WireError("diverged", f"the loss of step {self.step} is no number; lower train.lr")
-        return loss, gradient
+        return loss, pack_coded("gradient", gradient, self.kit.codecs.down, DOWN, draws_of(key, DOWN))
 
-    def answer(self, loss: Tensor, gradient: Tensor, waited_s: float, took_s: float, up_bytes: int) -> bytes:
-        """Count the step and keep its answer, until the next batch shows that it arrived."""
-        self.last_answer = pack_message(Gradient(self.step, took_s, waited_s), {"loss": loss, "gradient": gradient})
+    def answer(self, loss: Tensor, gradient: dict[str, Tensor], waited_s: float, took_s: float, up_bytes: int) -> bytes:
+        """Count the step and keep its answer, until the next batch shows that it arrived. gradient: as it travels."""
+        self.last_answer = pack_message(Gradient(self.step, took_s, waited_s), {"loss": loss} | gradient)
         self.loss_total = loss.item() * self.steps.size(self.step) + self.loss_total
         self.step += 1
         self.server_s += took_s
         self.waited_s += waited_s
         self.up_bytes += up_bytes
-        self.down_bytes += gradient.nbytes
+        self.down_bytes += coded_bytes("gradient", gradient)
         return self.last_answer
 
     def finish(self, message: End) -> None:

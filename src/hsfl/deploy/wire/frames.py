@@ -21,7 +21,7 @@ from hsfl.errors import explain_field, first_problem
 from hsfl.models.state import dense, is_dense, usual_strides
 
 MAGIC = b"HSFL"
-VERSION = 3
+VERSION = 4
 PREFIX = struct.Struct("<4sHHII")  # magic, version, kind, bytes of the fields, bytes of the tensors' headers
 MOST_JSON_BYTES = 1 << 20  # of the fields, and of the headers
 MOST_TENSORS = 64
@@ -33,6 +33,9 @@ DTYPES = {
     "float64": torch.float64,
     "int64": torch.int64,
     "uint8": torch.uint8,
+    "float16": torch.float16,  # these three in payloads of codecs
+    "int8": torch.int8,
+    "int16": torch.int16,
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 

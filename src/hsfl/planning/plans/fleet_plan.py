@@ -17,6 +17,7 @@ from hsfl.errors import InputError
 from hsfl.formats import percent, seconds
 from hsfl.framework_table import PROPOSED
 from hsfl.network.clock import Why
+from hsfl.planning.coded_cost import link_notes
 from hsfl.planning.cuts import choose_cuts, planned_framework
 from hsfl.planning.fleet_from_file import fleet_notes
 from hsfl.planning.plans.plan_large import CrowdSamples, PlanCrowd, crowd_notes
@@ -168,6 +169,7 @@ def _plan_crowd(config: RunConfig, world: World, num_samples: Array, progress: O
     why = explain_straggler(planned.clock, len(samples.chosen) - 1, samples.chosen[-1])
     notes = [
         *fleet_notes(config),
+        *link_notes(config.link),
         *_other_run_note(config),
         *crowd_notes(config, crowd, planned.num_stopped),
         planned.note,
@@ -248,7 +250,7 @@ def _most_pressed(clients: list[ClientPlan]) -> ClientPlan:
 
 
 def _notes(config: RunConfig, clients: list[ClientPlan]) -> list[str]:
-    notes, train = [*fleet_notes(config), *_other_run_note(config)], config.train
+    notes, train = [*fleet_notes(config), *link_notes(config.link), *_other_run_note(config)], config.train
     if train.clients_per_round is not None or train.drop_rate:
         notes.append(
             "a plan takes all clients to take part in every round, but train.clients_per_round or train.drop_rate leaves some "

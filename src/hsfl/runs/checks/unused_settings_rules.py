@@ -84,6 +84,11 @@ def _ignores_storage(c: RunConfig) -> bool:
     return _is_uncut(c) and not (_is_whole_on_clients(c) and c.options.fl.needs_storage)
 
 
+def _keeps_heads(c: RunConfig) -> bool:
+    options = c.options.of(c.framework)
+    return getattr(options, "average", None) == "server" or getattr(options, "cut_gradient", False)
+
+
 def _gives_no_memory(c: RunConfig) -> bool:
     in_file = c.fleet.file is not None and fleet_file.read_fleet_file(c.fleet.file).gives_memory
     return c.fleet.storage_bits is None and not in_file
@@ -171,6 +176,7 @@ CELL_ANTENNAS = Reason(
 )
 ON_SERVER_ALONE = _framework_that("trains on the server alone, to which clients send their data once", _pools_data)
 NO_MAIN_SERVER = _framework_that("has no main server: clients train the whole model", _is_whole_on_clients)
+HEADS_STAY = _framework_that("has clients that keep their heads", _keeps_heads)
 NOT_SIDE_BY_SIDE = _framework_that(
     "has clients that use the main server one after another, or servers of their own", lambda c: not divides_server(c)
 )
@@ -303,6 +309,9 @@ UNUSED: dict[str, list[Reason]] = {
     "allocation.plan_time_limit_s": SEARCH,
     "allocation.population": [*SEARCH, _needs("allocation.cuts", "ga")],
     "allocation.patience": [*SEARCH, _needs("allocation.cuts", "descent", "ga")],
+    "link.up": [ON_SERVER_ALONE, NO_MAIN_SERVER],
+    "link.down": [ON_SERVER_ALONE, NO_MAIN_SERVER],
+    "link.model": [ON_SERVER_ALONE, HEADS_STAY],
     "engine.name": [ONE_PROCESS],
     "engine.workers": [_needs("engine.name", "workers", "ray")],
     "engine.threads": [_needs("engine.name", "workers", "ray")],

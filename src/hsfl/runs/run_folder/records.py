@@ -70,6 +70,15 @@ class Averaged(TypedDict):
     balanced_accuracy: Fraction | None
 
 
+class Coded(TypedDict):
+    """How good a model is when it is split and smashed data go through their codec: the mean over the clients, each with its cut."""
+
+    test_loss: Number
+    test_accuracy: Fraction | None
+    balanced_accuracy: Fraction | None
+    metrics: dict[str, Number]
+
+
 class RoundCrowd(TypedDict):
     """A round of a large fleet. Quantiles are over the clients that took part."""
 
@@ -134,6 +143,9 @@ class RoundRecord:
     weights: list[Count] | None = (
         None  # [K] on real machines: what clients counted, where one counted less than its samples
     )
+    coded: Coded | None = (
+        None  # None where smashed data travel uncoded; test_accuracy and the like are without the codec
+    )
     no_quality: str | None = None  # why a model that was tested has no test loss, accuracy and the like
 
     @property
@@ -157,6 +169,7 @@ class RoundRecord:
 SELDOM = (  # fields that a line has only where there is something to say
     "averaged",  # where BatchNorm's statistics were estimated
     "estimation_s",
+    "coded",  # where smashed data are coded
     "no_quality",
     "weights",
 )

@@ -45,12 +45,14 @@ def round_table(records: Sequence[RoundRecord]) -> list[dict[str, Any]]:
     links = dict.fromkeys(link for record in records for link in record.bytes)
     blank: dict[str, Any] = dict.fromkeys((*ROUND_FIELDS, *metric_names(records)))
     compared = any(record.averaged is not None for record in records)
+    coded = any(record.coded is not None for record in records)
     return [
         blank
         | round_row(record)
         | {name: getattr(record, name) for name in MORE_ROUND_FIELDS}
         | {f"bytes_{link}": record.bytes.get(link, 0) for link in links}
         | (_averaged_row(record) if compared else {})
+        | (_coded_row(record) if coded else {})
         for record in records
     ]
 
@@ -59,6 +61,12 @@ def _averaged_row(record: RoundRecord) -> dict[str, Any]:
     """What BatchNorm's averaged statistics would have given, and the seconds of estimating others."""
     values: dict[str, Any] = dict(record.averaged or {})
     return {f"averaged_{name}": values.get(name) for name in AVERAGED} | {"estimation_s": record.estimation_s}
+
+
+def _coded_row(record: RoundRecord) -> dict[str, Any]:
+    """How good the model is with the codec of smashed data at its cuts."""
+    values: dict[str, Any] = dict(record.coded or {})
+    return {f"coded_{name}": values.get(name) for name in AVERAGED}
 
 
 def phase_table(records: Sequence[RoundRecord]) -> list[dict[str, Any]]:

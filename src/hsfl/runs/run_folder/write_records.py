@@ -27,6 +27,7 @@ from hsfl.runs.run_folder.records import (
     Averaged,
     ClientsCrowd,
     ClientsRecord,
+    Coded,
     RoundCrowd,
     RoundRecord,
     Times,
@@ -104,17 +105,19 @@ def make_round_record(
     why: Why | None = None,
     averaged: Quality | None = None,
     estimation_s: float = 0.0,
+    coded: Quality | None = None,
 ) -> RoundRecord:
     """The record of a round.
 
     start_s: simulated seconds at which the round began. allocation_note: what the policy says of its allocation.
     quality: how good the model is; None where it was not tested. wall_s: real seconds that the round took.
     why: what held the straggler up. averaged: how good the model is with BatchNorm's averaged statistics, where it was tested with
-    estimated ones. estimation_s: how long the estimation took, simulated.
+    estimated ones. estimation_s: how long the estimation took, simulated. coded: how good it is with the codec of smashed data at its cuts.
     """
     many = _is_many(len(timeline.kept))
     quality, no_quality = finite_quality(quality)
     averaged, _ = finite_quality(averaged)
+    coded, _ = finite_quality(coded)
     return RoundRecord(
         round=round_index + 1,
         framework=task.config.framework,
@@ -144,6 +147,7 @@ def make_round_record(
         crowd=round_crowd(timeline, framework.cuts) if many else None,
         averaged=_averaged(averaged) if averaged else None,
         estimation_s=estimation_s if averaged else None,
+        coded=Coded(**_averaged(coded), metrics=dict(coded.metrics)) if coded else None,
         no_quality=no_quality,
     )
 

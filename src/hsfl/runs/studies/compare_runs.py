@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
+from hsfl.codec_table import link_choices
 from hsfl.config import RunConfig, flatten, parse_stored, with_changes
 from hsfl.data.registry import Dataset
 from hsfl.errors import InputError
@@ -62,6 +63,8 @@ def run_contenders(
             for text, settled in zip(texts, contenders):
                 config, path = without_auto(contender(seeded, text)), run_path(out, settled.folder, seed)
                 pieces.append(Piece(f"{settled.name}, seed {seed}", settled.name, config, path))
+        if train_once:
+            _refuse_codecs(pieces)
         leaders = _leaders(pieces, benches) if train_once else {}
         pieces = [replace(piece, cuts=benches.cuts(piece.path)) for piece in pieces]
         trained = [piece for piece in pieces if piece.path not in leaders]
@@ -122,6 +125,17 @@ def _check_and_set_budget(
     write_json(out / "compare.json", about | {"inputs": input_digests(base)})
     show.says(f"every run has {significant(base.train.budget_s or 0.0, 6)} simulated seconds ({origin})")
     return base, [everyone[label] for label in labels]
+
+
+def _refuse_codecs(pieces: Sequence[Piece]) -> None:
+    """Refuse to share a training where a codec changes what is learned from cut to cut."""
+    for piece in pieces:
+        choices = link_choices(piece.config.link)
+        if choices.lossy:
+            raise InputError(
+                f"--train-once shares a training between cuts, but with {choices.text()} ({piece.name}) every cut learns something else; "
+                "leave one of the two out"
+            )
 
 
 def _leaders(pieces: Sequence[Piece], benches: Benches) -> dict[Path, Piece]:
