@@ -21,10 +21,10 @@ LEARNED = (  # by every framework
     *("train.weight_decay", "train.schedule", "train.step_rounds", "train.step_factor", "train.proximal_mu"),
     *("train.norm_statistics", "train.norm_batches"),  # what is tested, not what is trained on
     *("train.clients_per_round", "train.choose", "train.drop_rate", "train.tau_s", "train.task", "train.loss"),
-    *("train.clip_norm", "train.average", "train.trim", "attack."),
+    *("train.clip_norm", "train.average", "train.trim", "attack.", "link."),
 )
 LATER = (  # came when trainings and cuts were shipped already
-    *("train.clip_norm", "train.average", "train.trim", "attack."),
+    *("train.clip_norm", "train.average", "train.trim", "attack.", "link."),
     *("network.server", "network.service", "network.delay_s"),
 )
 CUTS = (  # decide the cuts, which change what a framework learns unless it keeps a copy of the server side for each client
