@@ -15,6 +15,12 @@
     forward_ms = [21.7, 32.1]
     backward_ms = [17.5, 34.6]
 
+    [main_server]            # compute or cpu and a profile, as of a device; and the end of a round, where links are measured
+    compute = "90 GFLOP/s"
+    swap = "1Gbps"           # the link to the edge server, each way; swap_delay = "0.2ms" of a message on it
+    average = "12ms"         # to sum what one client trained
+    test = "1.5s"            # of a test; checkpoint and open likewise (docs/clock.md)
+
 `read_fleet_file` reads one. `with_device_added` enters a device as hsfl measure does; what stood in the file stays, comments too. Quantities such as
 3.6GHz are read by `quantities.parse_quantity`.
 """
@@ -23,7 +29,7 @@ import json
 import reprlib
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +42,11 @@ QUANTITIES = {  # of a device, with its kind
     "up": "rate", "down": "rate", "edge_up": "rate", "edge_down": "rate", "delay": "seconds",
 }  # fmt: skip
 DEVICE_FIELDS = ("name", *QUANTITIES, "flops_per_cycle", "max_cut", "profile")
-SERVER_FIELDS = ("compute", "cpu", "flops_per_cycle", "profile")
+ENDING = {  # of the main server, with its kind and the setting of the network that it gives
+    "swap": ("rate", "swap_bps"), "swap_delay": ("seconds", "swap_delay_s"), "open": ("seconds", "open_s"),
+    "average": ("seconds", "average_s"), "test": ("seconds", "test_s"), "checkpoint": ("seconds", "checkpoint_s"),
+}  # fmt: skip
+SERVER_FIELDS = ("compute", "cpu", "flops_per_cycle", "profile", *ENDING)
 PROFILE_FIELDS = ("model", "batch_size", "forward_ms", "backward_ms")
 MOST_UNITS, MOST_MS = 10_000, 1e9
 
@@ -79,6 +89,7 @@ class Device:
     edge_down_bps: float | None = None
     delay_s: float | None = None
     profile: Profile | None = None
+    ending: Mapping[str, float] = field(default_factory=dict)  # of the main server: what it gives of the network's settings, by name
 
 
 @dataclass(frozen=True)
@@ -164,7 +175,10 @@ def _device(row: Mapping[str, Any], number: int, path: Path) -> Device:
 
 def _server(row: Mapping[str, Any], path: Path) -> Device:
     where = f"{path}: main_server"
-    return Device("main server", *_speed(row, SERVER_FIELDS, where), profile=_profile(row, where))
+    speed = _speed(row, SERVER_FIELDS, where)
+    ending = {setting: _quantity(row, key, where) for key, (_, setting) in ENDING.items()}
+    given = {setting: value for setting, value in ending.items() if value is not None}
+    return Device("main server", *speed, profile=_profile(row, where), ending=given)
 
 
 def _profile(row: Mapping[str, Any], where: str) -> Profile | None:
@@ -226,7 +240,8 @@ def _quantity(row: Mapping[str, Any], key: str, where: str) -> float | None:
     try:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise InputError("give text with a number and a unit, or a number")
-        return parse_quantity(QUANTITIES[key], value if isinstance(value, str) else repr(value), doubt=True)
+        kind = ENDING[key][0] if key in ENDING else QUANTITIES[key]
+        return parse_quantity(kind, value if isinstance(value, str) else repr(value), doubt=True)
     except InputError as error:
         raise InputError(f"{where}: {key} is {reprlib.repr(value)}; {error}") from None
 

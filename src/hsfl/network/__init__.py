@@ -28,6 +28,7 @@ OFFERED = {  # to other folders, by module
         "Timeline",
         "timeline",
         "Why",
+        "with_end",
     ),
     "clusters": (
         "gibbs_clusters",
@@ -73,6 +74,11 @@ OFFERED = {  # to other folders, by module
         "UnitWork",
     ),
     "norm_estimation": ("estimation_s",),
+    "round_end": (
+        "END_PARTS",
+        "RoundEnd",
+        "SWAP_MESSAGES",
+    ),
     "server_queue": (
         "arguments",
         "least_queued_s",

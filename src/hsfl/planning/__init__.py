@@ -62,6 +62,7 @@ OFFERED = {  # to other folders, by module
         "model_cost",
         "OPTIMIZER_STATES",
         "PluginOptions",
+        "round_end_of",
         "scenario_of_round",
         "server_is_queue",
         "World",

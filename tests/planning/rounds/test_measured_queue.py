@@ -10,8 +10,9 @@ from hsfl.network.clock import timeline
 from hsfl.network.latency import Phases
 from hsfl.network.server_queue import queued_round
 from hsfl.planning.rounds.measured_queue import serving
+from hsfl.planning.world import make_world
 from tests.naming import names
-from tests.small_runs import hsfl, refused, tiny_words
+from tests.small_runs import hsfl, refused, tiny, tiny_words
 
 pytest.importorskip("numba")
 LINKS = (
@@ -52,6 +53,41 @@ def test_the_plan_is_the_run(policy: str, service: str, tmp_path: Path) -> None:
     ends_s = [sum(client["seconds"].values()) - client["seconds"]["model_down"] for client in plan["clients"]]
     down_s = max(client["seconds"]["model_down"] for client in plan["clients"])
     assert max(ends_s) + down_s == pytest.approx(plan["round_s"], rel=1e-9)
+
+
+ENDING = (
+    *("network.swap_bps=1e7", "network.swap_delay_s=0.02", "network.open_s=0.1", "network.average_s=0.05"),
+    *("network.test_s=0.4", "network.checkpoint_s=0.2"),
+)
+
+
+def test_the_end_of_a_round_is_planned_and_run_alike(tmp_path: Path) -> None:
+    """Its seconds by hand, in the plan, in its clients' waiting and in every round of the run; none without the settings."""
+    words = tiny_words("fleet.cuts=[1,2,4]", *QUEUE, "network.main_hz=2e8", "train.rounds=2", "train.eval_every=2")
+    bare, words = hsfl("plan", *words, "--json").json(), [*words, *(part for word in ENDING for part in ("--set", word))]
+    plan = hsfl("plan", *words, "--out", tmp_path / "plan", "--json").json()
+    cost = make_world(tiny(), (1, 8, 8), 10).cost
+    swap_s = 0.04 + float(cost.swapped_bits[4] - cost.swapped_bits[1]) / 1e7
+    expected = {"open": 0.1, "swap": swap_s, "average": 0.15, "test": 0.2, "checkpoint": 0.2}
+    assert plan["ending_s"] == pytest.approx(expected)
+    assert bare["ending_s"] == {}
+    assert plan["round_s"] == pytest.approx(bare["round_s"] + sum(expected.values()), rel=1e-12)
+    assert bare["lower_bound_s"] < plan["lower_bound_s"] <= plan["round_s"]
+    assert hsfl("run", *words, "--out", tmp_path / "run", "--quiet").code == 0
+    records = [json.loads(text) for text in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    assert "test" not in records[0]["modelled_ending_s"]
+    assert records[1]["modelled_ending_s"] == pytest.approx(expected | {"test": 0.4})
+    assert np.mean([record["round_s"] for record in records]) == pytest.approx(plan["round_s"], rel=1e-9)
+    for record in records:
+        assert record["bytes"]["edge_main"] * 8 / 2 == cost.swapped_bits[4] - cost.swapped_bits[1]
+        assert min(record["waiting_s"]) >= sum(record["modelled_ending_s"].values())
+        assert record["allocation"]["lower_bound_s"] <= record["round_s"]
+        assert "ending_s" not in record
+
+
+def test_slow_links_between_the_servers_bring_the_cuts_together() -> None:
+    cuts = [plan_of(*QUEUE, "network.main_hz=2e8", *more)["cuts"] for more in ((), ("network.swap_bps=1e4",))]
+    assert np.ptp(cuts[0]) > np.ptp(cuts[1]) == 0
 
 
 def test_one_client_or_a_fast_server_makes_shares_and_queue_equal() -> None:
@@ -116,3 +152,6 @@ def test_what_a_queue_does_not_fit_is_refused() -> None:
         "network.server=auto or queue",
     )
     names(refused("run", *tiny_words(*QUEUE, "framework=sl")), "network.server", "sl")
+    shares = tiny_words(*LINKS, "network.server=shares", "network.test_s=1")
+    names(refused("run", *shares), "network.test_s", "network.server=auto or queue")
+    names(refused("run", *tiny_words("network.test_s=1")), "network.test_s", "network.kind=measured")

@@ -15,6 +15,7 @@ from hsfl.config import RunConfig
 from hsfl.framework_table import method
 from hsfl.network.channel import RATE_NAMES, RoundDraw
 from hsfl.network.latency import Phases, client_work, duration_s, phases, server_work, transfer_s
+from hsfl.network.round_end import RoundEnd
 from hsfl.network.server_queue import Serve, least_queued_s, queued_round, queued_work
 from hsfl.planning.rounds.allocators import Allotment, Job, measured_resources
 from hsfl.planning.rounds.participation import CutTask
@@ -47,6 +48,7 @@ def queued_rounds(task: CutTask, draws: RoundDraw) -> QueuedRounds:
     rates, cpu_hz = rates.map(lambda array: array[:count, :, None]), draws.cpu_hz[:count, :, None]  # [S, K, 1]
     size, speed = task.batch_size, cpu_hz * world.fleet.flops_per_cycle[:, None]
     client = client_work(cost, world.fleet.work)
+    end = servers.end or RoundEnd()
     serve_s = duration_s(size * server_work(cost, servers.work).both, servers.main_hz * servers.flops_per_cycle)
     smashed_s = transfer_s(size * cost.smashed_bits, rates.main_up_bps, rates.delay_s)
     gradient_s = transfer_s(size * cost.gradient_bits, rates.main_down_bps, rates.delay_s)
@@ -59,7 +61,21 @@ def queued_rounds(task: CutTask, draws: RoundDraw) -> QueuedRounds:
         num_batches=task.num_batches,
         rows=task.rows,
         serve=serve,
+        swap_s=partial(end.swap_s, cost),
+        rest_of_end_s=end.apart_from_swap_s(len(task.num_batches), tests_per_round(task.config)),
     )
+
+
+def end_of_plan(task: CutTask, cuts: Array) -> dict[str, float]:
+    """Seconds of each part of a planned round's end that takes time; nothing where the main server is no queue."""
+    end = task.world.servers.end
+    parts = {} if end is None else end.parts(task.world.cost, cuts, tests_per_round(task.config))
+    return {name: part_s for name, part_s in parts.items() if part_s > 0}
+
+
+def tests_per_round(config: RunConfig) -> float:
+    """How often a round is tested, in the mean over a run."""
+    return 1 / config.train.eval_every
 
 
 def divides_server(config: RunConfig) -> bool:

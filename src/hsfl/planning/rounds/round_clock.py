@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from hsfl.allocation.answer import with_gap
 from hsfl.allocation.policy_table import policy_row
 from hsfl.config import RunConfig, TrainConfig
 from hsfl.errors import InputError, install_extra
 from hsfl.framework_table import method
 from hsfl.network.channel import RoundDraw
-from hsfl.network.clock import Timeline, after_upload, raw_upload, timeline
+from hsfl.network.clock import Timeline, after_upload, raw_upload, timeline, with_end
 from hsfl.network.even_allocation import even_resources, psl_batch_sizes
 from hsfl.network.in_step_times import queue_order
 from hsfl.network.latency import Phases
@@ -107,9 +108,22 @@ class RoundClock:
         allocation."""
         dealt = self.dealt(round_index, chosen)
         round_timeline = self.timeline_of(dealt, dealt.allotted.phases)
+        allocation_note = dealt.allotted.allocation_note
+        if ending_s := self._end_of_round(round_index, dealt):
+            round_timeline = with_end(round_timeline, ending_s)
+            allocation_note = _bound_with_end(allocation_note, round_timeline)
         if self.method.pools_data and round_index == 0:
             round_timeline = after_upload(self._upload(dealt.draw), round_timeline)
-        return round_timeline, dealt.allotted.allocation_note
+        return round_timeline, allocation_note
+
+    def _end_of_round(self, round_index: int, dealt: Dealt) -> dict[str, float]:
+        """Seconds of each part of the round's end; none where clients have parts of the server, as in the paper, or where
+        nobody takes part."""
+        end, config = dealt.job.world.servers.end, dealt.job.config
+        if end is None or not dealt.started.any() or not divides_server(config):
+            return {}
+        tests = float(is_tested(config.train, round_index))
+        return end.parts(dealt.job.world.cost, dealt.job.cuts[dealt.started], tests)
 
     def _dealt(self, round_index: int, chosen: tuple[int, ...]) -> Dealt:
         started = self._started(chosen)
@@ -199,6 +213,13 @@ class RoundClock:
         world = self.job.world
         rates = even_resources(world.links, world.fleet, world.servers, draw).rates
         return raw_upload(self.method.name, world.cost, self.num_samples, rates)
+
+
+def _bound_with_end(allocation_note: dict[str, Any], timeline: Timeline) -> dict[str, Any]:
+    """The allocation's note whose bound holds for a round with its end."""
+    ending_s, bound_s = sum(timeline.ending_s.values()), allocation_note["lower_bound_s"]
+    bound_s, gap = with_gap(bound_s + ending_s, timeline.round_s)
+    return allocation_note | {"lower_bound_s": bound_s, "gap": gap}
 
 
 def is_tested(train: TrainConfig, round_index: int) -> bool:

@@ -134,6 +134,8 @@ class RoundRecord:
     weights: list[Count] | None = (
         None  # [K] on real machines: what clients counted, where one counted less than its samples
     )
+    ending_s: dict[str, Positive] | None = None  # on real machines: measured seconds of each part of the round's end
+    modelled_ending_s: dict[str, Positive] | None = None  # the same in the model; a part of round_s
     no_quality: str | None = None  # why a model that was tested has no test loss, accuracy and the like
 
     @property
@@ -156,7 +158,9 @@ class RoundRecord:
 
 SELDOM = (  # fields that a line has only where there is something to say
     "averaged",  # where BatchNorm's statistics were estimated
+    "ending_s",  # on real machines
     "estimation_s",
+    "modelled_ending_s",  # where the end of a round takes time
     "no_quality",
     "weights",
 )
