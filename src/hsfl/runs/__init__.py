@@ -94,6 +94,11 @@ OFFERED = {  # to other folders, by module
         "RunStanding",
         "standing_after",
     ),
+    "run_folder.round_phases": (
+        "CLIENT_PARTS",
+        "modelled_phases_s",
+        "parts_of_round",
+    ),
     "run_folder.round_tables": (
         "metric_names",
         "phase_table",

@@ -25,8 +25,8 @@ from hsfl.network.round_end import END_PARTS
 from hsfl.runs.from_plan import PLAN_FILE, read_plan
 from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.run_folder.records import Index, Positive, RoundRecord
+from hsfl.runs.run_folder.round_phases import modelled_phases_s
 
-LEVEL = 1e-6  # of a round: records are rounded, and less is no waiting
 MUST_AGREE = ("model.name", "train.batch_size", "train.local_epochs")  # for a plan to speak for a run
 
 
@@ -247,7 +247,7 @@ def _goes_as_planned(framework: str, plan: PlannedRound) -> bool:
 def _own_prediction(run: _Rounds) -> list[dict[str, float]]:
     """The seconds of each client's phases in the run's own model of its first round; none of a client that did not take part."""
     record = run.records[0]
-    modelled = [_modelled_s(record, client) if client in record.started else {} for client in run.clients]
+    modelled = [modelled_phases_s(record, client) if client in record.started else {} for client in run.clients]
     queued = any(spent.get("waiting") for spent in modelled)
     return [{phase: value for phase, value in spent.items() if queued or phase != "waiting"} for spent in modelled]
 
@@ -284,7 +284,7 @@ def _as_predicted(spent: dict[str, float], prediction: dict[str, float]) -> dict
 def _taken_s(record: RoundRecord, client: int) -> dict[str, float]:
     """The seconds that a kept client spent on each phase: on real machines measured, else modelled."""
     if record.measured is None:
-        return _modelled_s(record, client)
+        return modelled_phases_s(record, client)
     took_s = {phase: values[client] for phase, values in record.measured.items()}
     return {phase: value for phase, value in took_s.items() if value is not None}
 
@@ -304,21 +304,6 @@ def _compare_endings(predicted: dict[str, float], endings: Sequence[dict[str, fl
     taken = {part: [parts[part] for parts in endings if part in parts] for part in END_PARTS}
     rows = {part: compared(predicted.get(part, 0.0), values) for part, values in taken.items() if values}
     return {part: row for part, row in rows.items() if row.predicted_s > 0 or row.high_s > 0}
-
-
-def _modelled_s(record: RoundRecord, client: int) -> dict[str, float]:
-    """The modelled seconds of a client by the phases of a plan, in which forward and backward are one."""
-    spent = dict.fromkeys(("client", "smashed", "waiting", "server", "gradient", "model_up", "model_down"), 0.0)
-    before_s = 0.0
-    for name, times in record.phases.items():
-        start_s, end_s = times["start_s"][client], times["end_s"][client]
-        if name == "server_forward" and end_s > start_s:
-            waited_s = start_s - before_s
-            spent["waiting"] = waited_s if waited_s > LEVEL * record.round_s else 0.0
-        before_s = end_s if end_s > start_s else before_s
-        phase = name.removesuffix("_forward").removesuffix("_backward")
-        spent[phase] = spent.get(phase, 0.0) + end_s - start_s
-    return spent
 
 
 def _prediction_notes(

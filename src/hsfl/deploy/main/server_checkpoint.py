@@ -4,9 +4,9 @@ and the joined model. A round is complete when its checkpoint is written."""
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 from hsfl.deploy.admin.fleet_orders import judge_round, tau_now_s
@@ -24,8 +24,10 @@ from hsfl.files import checked_record
 from hsfl.formats import rounded
 from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState, load_state
+from hsfl.planning.rounds.round_clock import is_tested
 from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.run_folder.records import RoundRecord, RunStanding, standing_after
+from hsfl.runs.run_folder.round_phases import parts_of_round
 from hsfl.runs.run_folder.write_records import Summary
 from hsfl.training.batches import Images
 from hsfl.training.evaluation import Quality, evaluate_model
@@ -62,23 +64,30 @@ class MainCheckpoint:
         """Write a round into the run folder. The round is complete when the checkpoint is written. after: the new
         state; began_s: when the round began, by `perf_counter`."""
         kept, config = open_round.agreed, self.shared.kit.config
-        last = open_round.round + 1 == config.train.rounds
         whole = quality = None
-        if self.shared.settings.evaluate != "none" and (last or (open_round.round + 1) % config.train.eval_every == 0):
-            whole, quality = await self._join_and_evaluate(open_round, after)
+        if self.shared.settings.evaluate != "none" and is_tested(config.train, open_round.round):
+            with open_round.timing("test"):
+                whole, quality = await self._join_and_evaluate(open_round, after)
         measured = {seat: self._measured_phases(open_round, seat) for seat in kept}
+        tested_s = time.perf_counter()
         record = measured_round_record(
-            self.shared.kit, open_round.round, self.sim_time_s, open_round.plan, open_round.tails, kept, measured, self._link_bytes(open_round), quality,
-            time.perf_counter() - began_s,
+            self.shared.kit, open_round.round, self.sim_time_s, open_round.plan, open_round.tails, kept, measured, self._link_bytes(open_round), quality
         )  # fmt: skip
         if record.no_quality is not None:
             self.shared.log.event("no quality", "warning", round=record.round, why=record.no_quality)
         self.standing = standing_after(self.standing, record)
-        self.folder.append(record)
         if whole is not None and self.standing.best_round == record.round:
             save_model(self.folder, whole, best=True)
         judge_round(self.shared, open_round, kept, is_complete=True)
-        self._save_checkpoint(after)
+
+        def append_record() -> None:
+            nonlocal record
+            now_s = time.perf_counter()
+            open_round.ending_s["checkpoint"] = now_s - tested_s
+            record = replace(record, wall_s=now_s - began_s, ending_s=dict(open_round.ending_s))
+            self.folder.append(record)
+
+        self._save_checkpoint(after, append_record)
         self.sim_time_s = record.sim_time_s
         self._close_round(open_round, record, measured)
 
@@ -94,17 +103,19 @@ class MainCheckpoint:
             except EdgeLost as error:
                 if clock() > until_s:
                     raise
+                open_round.was_disturbed = True
                 self.shared.log.event("evaluation made again", "warning", round=open_round.round + 1, why=str(error))
                 await self.shared.edge.close()
                 await backoff.wait()
                 with suppress(EdgeLost):
                     await self.shared.edge.begin_run(self.shared.kit)
 
-    def _save_checkpoint(self, after: UnitState) -> None:
-        """Write the checkpoint, and only then take the new position."""
+    def _save_checkpoint(self, after: UnitState, once_written: Callable[[], None]) -> None:
+        """Write the checkpoint, and only then take the new position. once_written: what to do once its content is on the disk, and before it
+        counts."""
         notes = {"progress": json.dumps(asdict(self.standing)), "config": self.shared.kit.config.model_dump_json()}
         notes["fleet"] = self.shared.control.to_json()
-        self.store.save(self.round + 1, after, notes)
+        self.store.save(self.round + 1, after, notes, once_written)
         self.round, self.state = self.round + 1, after
 
     def _close_round(self, open_round: MainRound, record: RoundRecord, measured: dict[int, dict[str, float]]) -> None:
@@ -124,7 +135,12 @@ class MainCheckpoint:
                     self.shared.metrics.phase(phase, measured[seat][phase])
                 self.shared.counts.kept(seat, tail.name, measured[seat])
             open_round.spare_tails.give_back(tail.cut, tail.working_copy)
+        for name, part in parts_of_round(record).items():
+            if part.measured_s is not None:
+                self.shared.metrics.part(name, part.measured_s)
         cuts = {seat: open_round.tails[seat].cut for seat in measured}
+        if not open_round.was_disturbed:
+            self.shared.planner.learn_end(open_round.ending_s, list(cuts.values()))
         self.shared.planner.learn_main(open_round.round, cuts, {seat: measured[seat]["server"] for seat in measured})
         self.shared.metrics.completed(record.round, record.wall_s)
         self.shared.log.event(
