@@ -21,7 +21,7 @@ from hsfl.deploy.processes import serve_edge, serve_main
 from hsfl.deploy.settings import EdgeSettings, MainSettings
 from hsfl.deploy.trust.authority import Authority
 from hsfl.deploy.wire.client_messages import Hello, Probe, Welcome
-from hsfl.deploy.wire.link_probe import measure_rates
+from hsfl.deploy.wire.link_probe import measure_link
 from hsfl.deploy.wire.messages import expect_message, pack_message
 from hsfl.deploy.wire.refusal_log import MOST_LINES, WINDOW_S, RefusalLog
 from hsfl.deploy.wire.transport import Peer, read_message
@@ -99,7 +99,7 @@ def test_a_flood_of_streams_leaves_few_lines_and_no_traceback(tmp_path: Path) ->
 
         async def honest() -> None:
             peer = Peer(f"127.0.0.1:{run.edge_port}", "edge", "bo", tmp_path / "certs" / "bo")
-            await measure_rates(peer)
+            await measure_link(peer)
             await peer.close()
 
         asyncio.run(honest())

@@ -18,6 +18,7 @@ from hsfl.deploy.processes import run_client
 from hsfl.deploy.settings import ClientSettings, MainSettings, read_settings, run_config
 from hsfl.deploy.trust.authority import Authority
 from hsfl.deploy.wire.client_messages import Hello, Welcome
+from hsfl.deploy.wire.link_probe import LinkSpeed
 from hsfl.deploy.wire.messages import expect_message, pack_message
 from hsfl.deploy.wire.server_messages import Standing
 from hsfl.deploy.wire.transport import TAKEN, Backoff
@@ -76,13 +77,13 @@ def test_a_client_that_cannot_read_its_data_says_why_and_leaves_its_seat(tmp_pat
 def test_a_client_says_which_server_is_away(
     monkeypatch: pytest.MonkeyPatch, code: str, kind: type[Exception], parts: tuple[str, ...]
 ) -> None:
-    async def measure_rates(peer: str) -> tuple[float, float]:
+    async def measure_link(peer: str) -> LinkSpeed:
         if peer == "edge":
             nothing = grpc.aio.Metadata()
             raise grpc.aio.AioRpcError(grpc.StatusCode[code], nothing, nothing, details="no")
-        return 1e9, 1e9
+        return LinkSpeed(1e9, 1e9, 0.0)
 
-    monkeypatch.setattr(client_module, "measure_rates", measure_rates)
+    monkeypatch.setattr(client_module, "measure_link", measure_link)
     made = device()
     made.channels = SimpleNamespace(main="main", edge="edge")
     with raises(kind, *parts):

@@ -61,7 +61,8 @@ class DataConfig(Section):
         None  # for partition "given": a line for each training sample, its client's name or number
     )
     test_file: str | None = None  # of csv: the rows to test on; null: a part is held out
-    test_fraction: float | None = Field(None, gt=0, lt=1)  # of csv, text, and npz with x and y; null: 0.2
+    # of csv, text, and npz with x and y; null: 0.2. 0 withholds nothing, for a device that only trains
+    test_fraction: float | None = Field(None, ge=0, lt=1)
     block: int | None = Field(None, ge=1, le=2**16)  # of text: tokens in a sample; null: 128
     tokenizer: str | None = None  # of text: a JSON file of the library `tokenizers`; null: every byte is a token
     text_split: Literal["position", "file"] | None = (
