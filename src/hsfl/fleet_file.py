@@ -272,7 +272,7 @@ def entry_toml(entry: dict[str, Any], table: str, note: str) -> str:
     """An entry as a TOML table, with its profile in a table below. table: its head, [[device]] or [main_server]. note: a comment beside the
     speed."""
     lines = [table, *(_line(key, value) for key, value in entry.items() if key != "profile")]
-    lines[-1 if len(lines) == 2 else 2] += f"  # {note}"
+    lines = [f"{line}  # {note}" if line.startswith("compute = ") else line for line in lines]
     if table == "[[device]]" and "up" not in entry:
         lines.append(MISSING_LINKS)
     if "profile" in entry:
