@@ -2,8 +2,11 @@
 a run and a deployment's model say the same of the same numbers."""
 
 import io
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +15,14 @@ from hypothesis import strategies as st
 
 import hsfl
 from hsfl.allocation.queued_rounds import QueuedRounds
+from hsfl.config import RunConfig
 from hsfl.deploy.logs import open_log
 from hsfl.deploy.main.cut_planner import CutPlanner
 from hsfl.deploy.main.learned_speeds import work_of_main
 from hsfl.deploy.wire.client_messages import OwnSpeeds, Ready
-from hsfl.network.clock import timeline
+from hsfl.network.clock import Timeline, timeline
 from hsfl.network.latency import Phases, client_round_s, round_s
-from hsfl.network.round_end import END_PARTS, RoundEnd
+from hsfl.network.round_end import END_PARTS
 from hsfl.network.server_queue import ORDERS, queued_round
 from hsfl.planning.rounds.round_clock import RoundClock
 from hsfl.runs.prepare import prepare
@@ -90,10 +94,11 @@ batch_size = 16
 forward_ms = {forward}
 backward_ms = {backward}
 """
-DEVICES = (  # names, GFLOP/s, Mbit/s up and down, milliseconds of a message, milliseconds of each unit
+Device = tuple[str, float, float, float, float, list[float], list[float]]
+DEVICES: tuple[Device, ...] = (  # names, GFLOP/s, Mbit/s up and down, milliseconds of a message, milliseconds of each unit
     ("a", 20.0, 10.0, 20.0, 3.0, [9.0, 1.0, 2.0, 0.5, 0.25], [3.0, 2.0, 4.0, 0.0, 0.75]),
     ("b", 5.0, 2.0, 4.0, 40.0, [30.0, 4.0, 6.0, 2.0, 1.0], [12.0, 8.0, 9.0, 1.0, 2.0]),
-    ("c", 1.0, 40.0, 40.0, 0.0, [90.0, 9.0, 12.0, 4.0, 3.0], [40.0, 20.0, 30.0, 3.0, 8.0]),
+    ("c", 1.0, 40.0, 40.0, 0.5, [90.0, 9.0, 12.0, 4.0, 3.0], [40.0, 20.0, 30.0, 3.0, 8.0]),
 )
 MAIN = 90.0, [8.0, 1.0, 2.0, 0.5, 0.25], [7.0, 2.0, 4.0, 0.0, 0.75]
 ENDING = {"swap_bps": 5e6, "swap_delay_s": 0.004, "open_s": 0.2, "average_s": 0.03, "test_s": 0.5, "checkpoint_s": 0.05}
@@ -115,66 +120,75 @@ backward_ms = {MAIN[2]}
 """
 
 
-@pytest.fixture
-def fleet_file(tmp_path: Path) -> Path:
+
+
+def write_fleet(path: Path, devices: Sequence[Device]) -> Path:
     names = ("name", "gigaflops", "up", "down", "delay", "forward", "backward")
-    tables = [DEVICE.format(**dict(zip(names, device))) for device in DEVICES]
-    (tmp_path / "fleet.toml").write_text("\n".join([*tables, SERVER]))
-    return tmp_path / "fleet.toml"
+    tables = [DEVICE.format(**dict(zip(names, device))) for device in devices]
+    path.write_text("\n".join([*tables, SERVER]))
+    return path
 
 
-@pytest.mark.parametrize("cuts", [[1, 2, 4], [5, 5, 5], [3, 3, 3]])
-@pytest.mark.parametrize("service", ["turns", "longest"])
-def test_plan_and_run_and_deployment_say_the_same(fleet_file: Path, cuts: list[int], service: str) -> None:
-    """Of profiles, links with delays, a server that is one queue, and the end of a round."""
-    words = ("network.kind=measured", "network.speed_std=0", "train.batch_size=16", f"network.service={service}")
-    config = tiny(f"fleet.file={fleet_file}", f"fleet.cuts={cuts}", "train.local_epochs=2", *words)
-    plan, bench = hsfl.plan(config), prepare(config)
-    run, _ = RoundClock(config, bench.world, bench.task.cuts, bench.num_samples).round(0, (0, 1, 2))
+@dataclass(frozen=True)
+class Predicted:
+    """A round as the plan, the clock of a run, and the main server of a deployment predict it."""
 
-    speed = Speed(**_speed(1e9 * MAIN[0], MAIN[1], MAIN[2]))
-    network = config.network.model_copy(update={"kind": "ofdma", **ENDING})
-    real = config.model_copy(update={"network": network, "fleet": config.fleet.model_copy(update={"file": None})})
-    log = open_log("test", True, io.StringIO())
-    planner = CutPlanner(real, bench.world.cost, speed.flops_per_s, log, work_of_main(speed))
-    for seat, (_, gigaflops, up, down, delay, forward, backward) in enumerate(DEVICES):
-        own = OwnSpeeds(
-            1e9 * gigaflops, 1e6 * up, 1e6 * down, 1e6 * up, 1e6 * down, None, delay / 1e3,
-            [unit / 1e3 for unit in forward], [unit / 1e3 for unit in backward],
-        )  # fmt: skip
+    config: RunConfig
+    plan: Any
+    run: Timeline
+    deployed: Timeline
+    num_samples: np.ndarray
+
+
+def predicted(path: Path, devices: Sequence[Device], *words: str) -> Predicted:
+    """Of these devices. The deployment is told what the fleet file says as its clients and its operator would tell it."""
+    measured = ("network.kind=measured", "network.speed_std=0", "train.batch_size=16", f"fleet.num_clients={len(devices)}")
+    config, everybody = tiny(f"fleet.file={write_fleet(path, devices)}", *measured, *words), tuple(range(len(devices)))
+    bench = prepare(config)
+    run, _ = RoundClock(config, bench.world, bench.task.cuts, bench.num_samples).round(0, everybody)
+
+    flops_per_s, forward_ms, backward_ms = MAIN
+    units_s = (tuple(unit_ms / 1e3 for unit_ms in side) for side in (forward_ms, backward_ms))
+    main = Speed(16, 1, 1.0, 1.0, 1.0, *units_s, flops_per_sample=1e9 * flops_per_s / 16, memory_bits=0.0)
+    network = config.network.model_copy(update={"kind": "ofdma"} | ENDING)
+    told = config.model_copy(update={"network": network, "fleet": config.fleet.model_copy(update={"file": None})})
+    planner = CutPlanner(told, bench.world.cost, main.flops_per_s, open_log("test", True, io.StringIO()), work_of_main(main))
+    for seat, (_, gigaflops, up, down, delay, forward_ms, backward_ms) in enumerate(devices):
+        units_s = ([unit_ms / 1e3 for unit_ms in side] for side in (forward_ms, backward_ms))
+        own = OwnSpeeds(1e9 * gigaflops, *[1e6 * up, 1e6 * down] * 2, None, delay / 1e3, *units_s)
         planner.join(seat, Ready("f", [int(bench.num_samples[seat])], own, None))
-    deployed = planner.plan(0, (0, 1, 2), ["a", "b", "c"]).timeline
+    deployed = planner.plan(0, everybody, [device[0] for device in devices]).timeline
+    return Predicted(config, hsfl.plan(config), run, deployed, bench.num_samples)
 
+
+@pytest.mark.parametrize("cuts", [[1, 2, 4], [5, 5, 5]])
+@pytest.mark.parametrize("service", ["turns", "longest"])
+def test_plan_and_run_and_deployment_say_the_same(tmp_path: Path, cuts: list[int], service: str) -> None:
+    """Of profiles, links with delays, a server that is one queue, and the end of a round."""
+    words = (f"fleet.cuts={cuts}", "train.local_epochs=2", f"network.service={service}")
+    made = predicted(tmp_path / "fleet.toml", DEVICES, *words)
+    plan, run, deployed = made.plan, made.run, made.deployed
     np.testing.assert_allclose(deployed.end_s, run.end_s, rtol=1e-9, atol=1e-12)
     assert deployed.ending_s == pytest.approx(run.ending_s, rel=1e-9)
-    assert list(run.ending_s) == [part for part in END_PARTS if part != "swap" or len(set(cuts)) > 1]
     assert plan.ending_s == pytest.approx(run.ending_s, rel=1e-9)
-    assert plan.round_s == pytest.approx(run.round_s, rel=1e-9) == pytest.approx(deployed.round_s, rel=1e-9)
+    assert list(run.ending_s) == [part for part in END_PARTS if part != "swap" or len(set(cuts)) > 1]
+    assert deployed.round_s == pytest.approx(run.round_s, rel=1e-9)
+    assert plan.round_s == pytest.approx(run.round_s, rel=1e-9)
     assert plan.lower_bound_s <= plan.round_s
     for client in plan.clients:
         for phase in ("smashed", "gradient", "model_up", "model_down"):
             assert client.seconds[phase] == pytest.approx(float(run.phase_s[phase][client.client]), rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("cut", [1, 4])
-def test_a_step_pays_its_round_trip_in_all_three(fleet_file: Path, cut: int) -> None:
-    """A longer delay of a message lengthens the round of a lone client by two messages a step, and two for its model."""
-    rounds = {}
-    for delay in ("3ms", "103ms"):
-        text = fleet_file.read_text().split("[[device]]")[1].replace('"3.0ms"', f'"{delay}"')
-        fleet_file.write_text("[[device]]" + text)
-        config = tiny(
-            f"fleet.file={fleet_file}", f"fleet.cuts={cut}", "fleet.num_clients=1", "network.kind=measured", "network.speed_std=0"
-        )
-        bench = prepare(config)
-        clock = RoundClock(config, bench.world, bench.task.cuts, bench.num_samples)
-        rounds[delay] = clock.round(0, (0,))[0].round_s, hsfl.plan(config).round_s, float(bench.num_samples[0])
-        fleet_file.write_text(fleet_file.read_text().replace(f'"{delay}"', '"3.0ms"'))
-    steps = rounds["3ms"][2] / tiny().train.batch_size
-    for place in (0, 1):
-        more_s = rounds["103ms"][place] - rounds["3ms"][place]
-        assert more_s == pytest.approx(0.1 * (2 * steps + 2), rel=1e-9)
-
-
-def _speed(flops_per_s: float, forward: list[float], backward: list[float]) -> dict:
-    raise NotImplementedError
+@pytest.mark.parametrize("cut", [1, 4, 5])
+def test_a_step_pays_its_round_trip_in_all_three(tmp_path: Path, cut: int) -> None:
+    """A longer delay of a message lengthens a lone client's round by two messages for each step, and two for its model; a client that
+    holds all units sends its model alone."""
+    name, gigaflops, up, down, _, *units_ms = DEVICES[0]
+    near, far = (
+        predicted(tmp_path / "fleet.toml", [(name, gigaflops, up, down, delay, *units_ms)], f"fleet.cuts={cut}")
+        for delay in (3.0, 103.0)
+    )
+    steps = near.num_samples[0] / 16 if cut < 5 else 0
+    for of in (lambda made: made.plan.round_s, lambda made: made.run.round_s, lambda made: made.deployed.round_s):
+        assert of(far) - of(near) == pytest.approx(0.1 * (2 * steps + 2), rel=1e-6)
