@@ -115,3 +115,24 @@ def test_a_table_with_an_open_quote_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "history.csv").write_text(f'round,client,cpu_hz,main_gain_0,edge_gain_0\n"{rows}')
     with raises(InputError, str(tmp_path / "history.csv")):
         history.read_history(tmp_path / "history.csv")
+
+
+def test_something_is_done_between_the_writing_and_the_putting_in_place(tmp_path: Path) -> None:
+    """The content is there and does not count yet; if that fails, the file is as before."""
+    path, seen = tmp_path / "a.txt", list[str]()
+    path.write_text("before")
+
+    def look() -> None:
+        (scratch,) = (other for other in tmp_path.iterdir() if other != path)
+        seen.extend([scratch.read_text(), path.read_text()])
+
+    write_atomic(path, lambda scratch: scratch.write_text("after"), durable=True, once_written=look)
+    assert (seen, path.read_text()) == (["after", "before"], "after")
+
+    def fail() -> None:
+        raise InputError("no room for the record")
+
+    with pytest.raises(InputError):
+        write_atomic(path, lambda scratch: scratch.write_text("later"), once_written=fail)
+    assert path.read_text() == "after"
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,6 +1,7 @@
 """The end of a round on real machines: timed by parts, modelled from what was measured, learned, and told everywhere."""
 
 import csv
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,3 +94,37 @@ def test_tables_and_page_have_measured_and_modelled_side_by_side(deployed: Deplo
         assert list(shown)[:3] == ["open", "distribute", "upload"]
         assert float(rounds[number]["upload_s"]) == max(record["measured"]["model_up"])
         assert float(rounds[number]["distribute_s"]) == max(record["measured"]["model_down"])
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def test_a_round_counts_when_its_checkpoint_is_in_place_and_not_when_its_record_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The main server is killed once the record of round 2 is written and before its checkpoint counts: round 2 is made again, and the
+    model is that of a run that nobody killed."""
+    run = changed(RUN, train={"rounds": 3}, fleet={"cuts": [1, 2, 3, 5]})
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "whole").mkdir()
+    killed, whole = Inside(tmp_path / "killed", run), Inside(tmp_path / "whole", run)
+    replace = os.replace
+
+    def dying(source: Any, target: Any) -> None:
+        if Path(target).name == "round-2.safetensors" and Path(target).parent.parent.name == "run":
+            raise Killed
+        replace(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", dying)
+        with pytest.raises(Killed):
+            killed.go()
+    assert [record["round"] for record in killed.rounds()] == [1, 2]
+    assert [path.name for path in (tmp_path / "killed" / "run" / "checkpoint").glob("round-*")] == ["round-1.safetensors"]
+    killed.go()
+    whole.go()
+    assert [record["round"] for record in killed.rounds()] == [1, 2, 3]
+    assert (tmp_path / "killed/run/model.safetensors").read_bytes() == (tmp_path / "whole/run/model.safetensors").read_bytes()
+    records = [[record["test_loss"] for record in inside.rounds()] for inside in (killed, whole)]
+    assert records[0] == records[1]
