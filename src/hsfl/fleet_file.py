@@ -89,7 +89,9 @@ class Device:
     edge_down_bps: float | None = None
     delay_s: float | None = None
     profile: Profile | None = None
-    ending: Mapping[str, float] = field(default_factory=dict)  # of the main server: what it gives of the network's settings, by name
+    ending: Mapping[str, float] = field(
+        default_factory=dict
+    )  # of the main server: what it gives of the network's settings, by name
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ def _device(row: Mapping[str, Any], number: int, path: Path) -> Device:
         raise InputError(f'{path}: device {number} has {shown}; give up to 60 characters, such as name = "ward-1"')
     where = f"{path}: device {name!r}"
     cpu_hz, flops_per_cycle = _speed(row, DEVICE_FIELDS, where)
-    rates = {f"{key}_bps": _quantity(row, key, where) for key in ("up", "down", "edge_up", "edge_down")}
+    rates: dict[str, Any] = {f"{key}_bps": _quantity(row, key, where) for key in ("up", "down", "edge_up", "edge_down")}
     max_cut, memory_bits = row.get("max_cut"), _quantity(row, "memory", where)
     if max_cut is not None and (type(max_cut) is not int or max_cut < 0):
         raise InputError(f"{where}: max_cut is {max_cut!r}; give a whole number, 0 or more")

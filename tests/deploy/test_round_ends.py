@@ -2,7 +2,6 @@
 
 import csv
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,21 +26,23 @@ class Deployed:
 
 
 @pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Deployed:
     folder = tmp_path_factory.mktemp("deployed")
     inside = Inside(folder, changed(RUN, train={"rounds": ROUNDS, "eval_every": 2}, fleet={"cuts": [1, 2, 3, 5]}))
     inside.go()
-    yield Deployed(folder / "run", inside.rounds())
+    return Deployed(folder / "run", inside.rounds())
 
 
 def test_every_part_is_timed_and_together_they_are_no_more_than_the_round(deployed: Deployed) -> None:
     for record in deployed.rounds:
         ending_s, longest_s = record["ending_s"], max(client_seconds(record))
-        assert list(ending_s)[0] == "open"
+        assert next(iter(ending_s)) == "open"
         assert set(ending_s) == {part for part in END_PARTS if part != "test" or record["round"] % 2 == 0}
         assert min(ending_s.values()) > 0
         assert sum(ending_s.values()) < record["wall_s"]
-        assert longest_s < record["wall_s"] - sum(ending_s.values()) + record["ending_s"]["open"], "clients begin after it"
+        assert longest_s < record["wall_s"] - sum(ending_s.values()) + record["ending_s"]["open"], (
+            "clients begin after it"
+        )
 
 
 def client_seconds(record: dict[str, Any]) -> list[float]:
@@ -60,7 +61,14 @@ def test_the_model_of_a_round_is_what_the_rounds_before_measured(deployed: Deplo
             between = (known[part] * measured[part]) ** 0.5
             assert record["modelled_ending_s"][part] == pytest.approx(between, rel=1e-6), part
         known, measured = record["modelled_ending_s"], record["ending_s"]
-    assert [("test" in record["modelled_ending_s"]) for record in deployed.rounds] == [False, False, False, True, False, True]
+    assert [("test" in record["modelled_ending_s"]) for record in deployed.rounds] == [
+        False,
+        False,
+        False,
+        True,
+        False,
+        True,
+    ]
     assert deployed.rounds[3]["modelled_ending_s"]["test"] == pytest.approx(second["ending_s"]["test"])
 
 
@@ -84,13 +92,17 @@ def test_tables_and_page_have_measured_and_modelled_side_by_side(deployed: Deplo
                 if values[client]:
                     assert float(rows[number, str(client), phase]["measured_s"]) == values[client]
         times = record["phases"]
-        modelled_s = sum(times[f"client_{way}"]["end_s"][0] - times[f"client_{way}"]["start_s"][0] for way in ("forward", "backward"))
+        modelled_s = sum(
+            times[f"client_{way}"]["end_s"][0] - times[f"client_{way}"]["start_s"][0] for way in ("forward", "backward")
+        )
         assert float(rows[number, "0", "client"]["seconds"]) == pytest.approx(modelled_s)
         for part, part_s in record["ending_s"].items():
             assert float(rows[number, "", part]["measured_s"]) == float(rounds[number][f"{part}_s"]) == part_s
         assert float(rounds[number]["modelled_swap_s"]) == pytest.approx(record["modelled_ending_s"]["swap"])
         shown = {row["part"]: row["seconds"] for row in page["ending"][number - 1]}
-        assert shown["swap"] == pytest.approx([record["ending_s"]["swap"], record["modelled_ending_s"]["swap"]], rel=1e-3)
+        assert shown["swap"] == pytest.approx(
+            [record["ending_s"]["swap"], record["modelled_ending_s"]["swap"]], rel=1e-3
+        )
         assert list(shown)[:3] == ["open", "distribute", "upload"]
         assert float(rounds[number]["upload_s"]) == max(record["measured"]["model_up"])
         assert float(rounds[number]["distribute_s"]) == max(record["measured"]["model_down"])
@@ -121,10 +133,14 @@ def test_a_round_counts_when_its_checkpoint_is_in_place_and_not_when_its_record_
         with pytest.raises(Killed):
             killed.go()
     assert [record["round"] for record in killed.rounds()] == [1, 2]
-    assert [path.name for path in (tmp_path / "killed" / "run" / "checkpoint").glob("round-*")] == ["round-1.safetensors"]
+    assert [path.name for path in (tmp_path / "killed" / "run" / "checkpoint").glob("round-*")] == [
+        "round-1.safetensors"
+    ]
     killed.go()
     whole.go()
     assert [record["round"] for record in killed.rounds()] == [1, 2, 3]
-    assert (tmp_path / "killed/run/model.safetensors").read_bytes() == (tmp_path / "whole/run/model.safetensors").read_bytes()
+    assert (tmp_path / "killed/run/model.safetensors").read_bytes() == (
+        tmp_path / "whole/run/model.safetensors"
+    ).read_bytes()
     records = [[record["test_loss"] for record in inside.rounds()] for inside in (killed, whole)]
     assert records[0] == records[1]

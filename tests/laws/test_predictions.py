@@ -70,7 +70,9 @@ def test_no_cuts_beat_the_bound_over_all_cuts(data: st.DataObject, order: str) -
     """Every choice of cuts is tried, with an end of the round whose swap depends on them."""
     num_clients, num_cuts = data.draw(st.integers(1, 3)), 3
     table = st.lists(SECONDS, min_size=num_clients * num_cuts, max_size=num_clients * num_cuts)
-    before_s, serve_s, after_s, up_s, down_s = (np.array(data.draw(table)).reshape(num_clients, num_cuts) for _ in range(5))
+    before_s, serve_s, after_s, up_s, down_s = (
+        np.array(data.draw(table)).reshape(num_clients, num_cuts) for _ in range(5)
+    )
     batches = np.array(data.draw(st.lists(st.integers(1, 6), min_size=num_clients, max_size=num_clients))) / 2
     rounds = QueuedRounds(
         before_s[None], serve_s, after_s[None], up_s[None], down_s[None], batches, np.ones_like(serve_s, bool),
@@ -95,7 +97,9 @@ forward_ms = {forward}
 backward_ms = {backward}
 """
 Device = tuple[str, float, float, float, float, list[float], list[float]]
-DEVICES: tuple[Device, ...] = (  # names, GFLOP/s, Mbit/s up and down, milliseconds of a message, milliseconds of each unit
+DEVICES: tuple[
+    Device, ...
+] = (  # names, GFLOP/s, Mbit/s up and down, milliseconds of a message, milliseconds of each unit
     ("a", 20.0, 10.0, 20.0, 3.0, [9.0, 1.0, 2.0, 0.5, 0.25], [3.0, 2.0, 4.0, 0.0, 0.75]),
     ("b", 5.0, 2.0, 4.0, 40.0, [30.0, 4.0, 6.0, 2.0, 1.0], [12.0, 8.0, 9.0, 1.0, 2.0]),
     ("c", 1.0, 40.0, 40.0, 0.5, [90.0, 9.0, 12.0, 4.0, 3.0], [40.0, 20.0, 30.0, 3.0, 8.0]),
@@ -120,8 +124,6 @@ backward_ms = {MAIN[2]}
 """
 
 
-
-
 def write_fleet(path: Path, devices: Sequence[Device]) -> Path:
     names = ("name", "gigaflops", "up", "down", "delay", "forward", "backward")
     tables = [DEVICE.format(**dict(zip(names, device))) for device in devices]
@@ -142,7 +144,12 @@ class Predicted:
 
 def predicted(path: Path, devices: Sequence[Device], *words: str) -> Predicted:
     """Of these devices. The deployment is told what the fleet file says as its clients and its operator would tell it."""
-    measured = ("network.kind=measured", "network.speed_std=0", "train.batch_size=16", f"fleet.num_clients={len(devices)}")
+    measured = (
+        "network.kind=measured",
+        "network.speed_std=0",
+        "train.batch_size=16",
+        f"fleet.num_clients={len(devices)}",
+    )
     config, everybody = tiny(f"fleet.file={write_fleet(path, devices)}", *measured, *words), tuple(range(len(devices)))
     bench = prepare(config)
     run, _ = RoundClock(config, bench.world, bench.task.cuts, bench.num_samples).round(0, everybody)
@@ -152,7 +159,9 @@ def predicted(path: Path, devices: Sequence[Device], *words: str) -> Predicted:
     main = Speed(16, 1, 1.0, 1.0, 1.0, *units_s, flops_per_sample=1e9 * flops_per_s / 16, memory_bits=0.0)
     network = config.network.model_copy(update={"kind": "ofdma"} | ENDING)
     told = config.model_copy(update={"network": network, "fleet": config.fleet.model_copy(update={"file": None})})
-    planner = CutPlanner(told, bench.world.cost, main.flops_per_s, open_log("test", True, io.StringIO()), work_of_main(main))
+    planner = CutPlanner(
+        told, bench.world.cost, main.flops_per_s, open_log("test", True, io.StringIO()), work_of_main(main)
+    )
     for seat, (_, gigaflops, up, down, delay, forward_ms, backward_ms) in enumerate(devices):
         units_s = ([unit_ms / 1e3 for unit_ms in side] for side in (forward_ms, backward_ms))
         own = OwnSpeeds(1e9 * gigaflops, *[1e6 * up, 1e6 * down] * 2, None, delay / 1e3, *units_s)

@@ -120,7 +120,10 @@ def test_the_main_servers_entry_has_its_parts_of_a_rounds_end(tmp_path: Path) ->
     """A test only where there are samples to test on."""
     device, server = tmp_path / "device.toml", tmp_path / "server.toml"
     hsfl(*QUICK, "--name", "here", "--up", "1Mbps", "--down", "1Mbps", "-o", device)
-    for words, parts in (((), {"average_s", "checkpoint_s"}), (("--set", "data.name=digits"), {"average_s", "checkpoint_s", "test_s"})):
+    for words, parts in (
+        ((), {"average_s", "checkpoint_s"}),
+        (("--set", "data.name=digits"), {"average_s", "checkpoint_s", "test_s"}),
+    ):
         server.unlink(missing_ok=True)
         hsfl(*QUICK, *words, "--server", "-o", server)
         (tmp_path / "fleet.toml").write_text(device.read_text() + server.read_text())

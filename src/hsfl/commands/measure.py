@@ -69,7 +69,10 @@ def measure_command(
         ),
     ] = None,
     certs: Annotated[
-        Path | None, typer.Option(help="For --main: this device's folder of certificates, which gives its name, too; for --edge: the main server's.")
+        Path | None,
+        typer.Option(
+            help="For --main: this device's folder of certificates, which gives its name, too; for --edge: the main server's."
+        ),
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="For --main and --edge: no certificates, as the server was started.")
@@ -79,7 +82,9 @@ def measure_command(
     ] = False,
     edge: Annotated[
         str | None,
-        typer.Option(help="For --server: the running edge server's HOST:PORT, to measure the link between the servers."),
+        typer.Option(
+            help="For --server: the running edge server's HOST:PORT, to measure the link between the servers."
+        ),
     ] = None,
     plugin: Plugins = None,
     as_json: Json = False,

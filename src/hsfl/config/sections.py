@@ -157,11 +157,14 @@ class NetworkConfig(Section):
     service: Literal["turns", "longest"] = (
         "turns"  # who of a queue is next: each client in its turn, or the longest way to go
     )
-    # the end of a round, where links are measured and the server is a queue (docs/clock.md); in the paper it takes no time
-    swap_bps: float | None = Field(None, gt=0)  # between the two servers, each way, for the sums that they swap; null: no time
+    # between the two servers, each way, for the sums that they swap at the end of a round; null: no time. This and the next five are for
+    # measured links to a queue (docs/clock.md)
+    swap_bps: float | None = Field(None, gt=0)
     swap_delay_s: float = Field(0.0, ge=0)  # of a message between the servers besides its bits
     open_s: float = Field(0.0, ge=0)  # to plan a round, to open it at both servers and to tell the clients
-    average_s: float = Field(0.0, ge=0)  # to sum what one client trained; of all clients together, so many times as much
+    average_s: float = Field(
+        0.0, ge=0
+    )  # to sum what one client trained; of all clients together, so many times as much
     test_s: float = Field(0.0, ge=0)  # of a test, in the rounds that are tested
     checkpoint_s: float = Field(0.0, ge=0)  # to write a round down
     flops_per_cycle: float = Field(1.0, gt=0)  # of the main server

@@ -47,5 +47,11 @@ class RoundEnd:
 
     def parts(self, cost: CostTable, cuts: Array, tests: float) -> dict[str, float]:
         """Seconds of each part, in the order in which they happen. cuts: of the clients that take part."""
-        values = (self.open_s, self.swap_s(cost, cuts), len(cuts) * self.average_s, tests * self.test_s, self.checkpoint_s)
+        values = (
+            self.open_s,
+            self.swap_s(cost, cuts),
+            len(cuts) * self.average_s,
+            tests * self.test_s,
+            self.checkpoint_s,
+        )
         return dict(zip(END_PARTS, values))

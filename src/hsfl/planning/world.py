@@ -90,7 +90,13 @@ def world_of(config: RunConfig, cost: CostTable) -> World:
     service = network.service if server_is_queue(network) else None
     end = None if service is None else round_end_of(network)
     servers = Servers(
-        network.main_hz, network.flops_per_cycle, network.main_power_w, network.edge_power_w, service, works.main_server, end
+        network.main_hz,
+        network.flops_per_cycle,
+        network.main_power_w,
+        network.edge_power_w,
+        service,
+        works.main_server,
+        end,
     )
     return World(cost, fleet, servers, links, recorded, config.fleet_seed, network.speed_std)
 

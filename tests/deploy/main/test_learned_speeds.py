@@ -143,11 +143,15 @@ def test_the_link_between_the_servers_is_measured(addresses: tuple[str, str], tm
     names(refused(*QUICK, "--edge", addresses[1], "--insecure"), "--edge", "give --server")
 
 
-ENDS = st.fixed_dictionaries({name: st.floats(1e-3, 10.0) for name in ("open", "swap", "average", "test", "checkpoint")})
+ENDS = st.fixed_dictionaries(
+    {name: st.floats(1e-3, 10.0) for name in ("open", "swap", "average", "test", "checkpoint")}
+)
 
 
 @given(ENDS, st.integers(1, 20), st.floats(0.0, 1.0))
-def test_the_end_of_a_round_approaches_what_is_measured(seen: dict[str, float], num_clients: int, delay_s: float) -> None:
+def test_the_end_of_a_round_approaches_what_is_measured(
+    seen: dict[str, float], num_clients: int, delay_s: float
+) -> None:
     """From nothing but the link between the servers, and from seconds that are far off."""
     cost = CostTable(*[np.ones(4)] * 6, np.array([0.0, 1e6, 4e6, 5e6]))
     cuts = np.array([1, *[3] * num_clients])

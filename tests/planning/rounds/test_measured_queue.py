@@ -64,7 +64,10 @@ ENDING = (
 def test_the_end_of_a_round_is_planned_and_run_alike(tmp_path: Path) -> None:
     """Its seconds by hand, in the plan, in its clients' waiting and in every round of the run; none without the settings."""
     words = tiny_words("fleet.cuts=[1,2,4]", *QUEUE, "network.main_hz=2e8", "train.rounds=2", "train.eval_every=2")
-    bare, words = hsfl("plan", *words, "--json").json(), [*words, *(part for word in ENDING for part in ("--set", word))]
+    bare, words = (
+        hsfl("plan", *words, "--json").json(),
+        [*words, *(part for word in ENDING for part in ("--set", word))],
+    )
     plan = hsfl("plan", *words, "--out", tmp_path / "plan", "--json").json()
     cost = make_world(tiny(), (1, 8, 8), 10).cost
     swap_s = 0.04 + float(cost.swapped_bits[4] - cost.swapped_bits[1]) / 1e7

@@ -368,7 +368,9 @@ class MainProcess:
             main_sum = server.send(start, stop) if start < stop else None
             message = Swap(open_round.round, open_round.attempt, list(kept), start, stop)
             began_s = time.perf_counter()
-            return await self.shared.edge.swap_sums(message, main_sum, partial(self._divide_sums, open_round, server, began_s))
+            return await self.shared.edge.swap_sums(
+                message, main_sum, partial(self._divide_sums, open_round, server, began_s)
+            )
 
     async def _divide_sums(
         self, open_round: MainRound, server: Server, began_s: float, edge_sum: PartialSum | None

@@ -263,7 +263,10 @@ UNUSED: dict[str, list[Reason]] = {
     "network.main_hz": [NO_MAIN_SERVER],
     "network.server": [NEEDS_MEASURED, NO_MAIN_SERVER, NOT_SIDE_BY_SIDE],
     "network.service": [NEEDS_MEASURED, NO_MAIN_SERVER, NOT_SIDE_BY_SIDE, _needs("network.server", "auto", "queue")],
-    **{f"network.{field}": ENDS_NO_ROUND for field in ("swap_bps", "swap_delay_s", "open_s", "average_s", "test_s", "checkpoint_s")},
+    **{
+        f"network.{field}": ENDS_NO_ROUND
+        for field in ("swap_bps", "swap_delay_s", "open_s", "average_s", "test_s", "checkpoint_s")
+    },
     "network.flops_per_cycle": [NO_MAIN_SERVER],
     "network.main_power_w": [NEEDS_RADIO, NO_MAIN_SERVER, ON_SERVER_ALONE],
     "network.edge_power_w": [NEEDS_RADIO, ON_SERVER_ALONE],

@@ -10,7 +10,10 @@ from hsfl.network.round_end import END_PARTS
 from hsfl.runs.run_folder.records import RoundRecord
 
 LEVEL = 1e-6  # of a round: records are rounded, and less is no waiting
-CLIENT_PARTS = {"upload": "model_up", "distribute": "model_down"}  # parts of a round, each as long as this phase of the slowest client
+CLIENT_PARTS = {
+    "upload": "model_up",
+    "distribute": "model_down",
+}  # parts of a round, each as long as this phase of the slowest client
 
 
 @dataclass(frozen=True)

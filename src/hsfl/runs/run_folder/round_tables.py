@@ -80,7 +80,9 @@ def _averaged_row(record: RoundRecord) -> dict[str, Any]:
 
 def phase_table(records: Sequence[RoundRecord]) -> list[dict[str, Any]]:
     """A row for each round, client and phase that takes the client time; seconds count from the start of the round."""
-    return [row for record in records for row in (_phases(record) if record.measured is None else _measured_phases(record))]
+    return [
+        row for record in records for row in (_phases(record) if record.measured is None else _measured_phases(record))
+    ]
 
 
 def _measured_phases(record: RoundRecord) -> list[dict[str, Any]]:
