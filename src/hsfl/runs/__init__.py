@@ -115,6 +115,7 @@ OFFERED = {  # to other folders, by module
         "summarise",
         "Summary",
     ),
+    "server_timing": ("time_server_parts",),
     "studies.compare_runs": (
         "has_ended",
         "run_contenders",
