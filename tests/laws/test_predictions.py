@@ -131,6 +131,9 @@ def write_fleet(path: Path, devices: Sequence[Device]) -> Path:
     return path
 
 
+ROUND = 1  # 0, 1, ...: after a round that was tested, and not the last one
+
+
 @dataclass(frozen=True)
 class Predicted:
     """A round as the plan, the clock of a run, and the main server of a deployment predict it."""
@@ -152,7 +155,7 @@ def predicted(path: Path, devices: Sequence[Device], *words: str) -> Predicted:
     )
     config, everybody = tiny(f"fleet.file={write_fleet(path, devices)}", *measured, *words), tuple(range(len(devices)))
     bench = prepare(config)
-    run, _ = RoundClock(config, bench.world, bench.task.cuts, bench.num_samples).round(0, everybody)
+    run, _ = RoundClock(config, bench.world, bench.task.cuts, bench.num_samples).round(ROUND, everybody)
 
     flops_per_s, forward_ms, backward_ms = MAIN
     units_s = (tuple(unit_ms / 1e3 for unit_ms in side) for side in (forward_ms, backward_ms))
@@ -166,21 +169,28 @@ def predicted(path: Path, devices: Sequence[Device], *words: str) -> Predicted:
         units_s = ([unit_ms / 1e3 for unit_ms in side] for side in (forward_ms, backward_ms))
         own = OwnSpeeds(1e9 * gigaflops, *[1e6 * up, 1e6 * down] * 2, None, delay / 1e3, *units_s)
         planner.join(seat, Ready("f", [int(bench.num_samples[seat])], own, None))
-    deployed = planner.plan(0, everybody, [device[0] for device in devices]).timeline
+    deployed = planner.plan(ROUND, everybody, [device[0] for device in devices]).timeline
     return Predicted(config, hsfl.plan(config), run, deployed, bench.num_samples)
 
 
 @pytest.mark.parametrize("cuts", [[1, 2, 4], [5, 5, 5]])
-@pytest.mark.parametrize("service", ["turns", "longest"])
-def test_plan_and_run_and_deployment_say_the_same(tmp_path: Path, cuts: list[int], service: str) -> None:
-    """Of profiles, links with delays, a server that is one queue, and the end of a round."""
-    words = (f"fleet.cuts={cuts}", "train.local_epochs=2", f"network.service={service}")
+@pytest.mark.parametrize(("service", "beside"), [("turns", 0), ("longest", 0), ("turns", 3)])
+def test_plan_and_run_and_deployment_say_the_same(tmp_path: Path, cuts: list[int], service: str, beside: int) -> None:
+    """Of profiles, links with delays, a server that is one queue, and the end of a round, with its test beside the next one or not."""
+    words = (
+        f"fleet.cuts={cuts}",
+        "train.local_epochs=2",
+        f"network.service={service}",
+        f"network.test_beside={beside}",
+    )
     made = predicted(tmp_path / "fleet.toml", DEVICES, *words)
     plan, run, deployed = made.plan, made.run, made.deployed
     np.testing.assert_allclose(deployed.end_s, run.end_s, rtol=1e-9, atol=1e-12)
     assert deployed.ending_s == pytest.approx(run.ending_s, rel=1e-9)
     assert plan.ending_s == pytest.approx(run.ending_s, rel=1e-9)
-    assert list(run.ending_s) == [part for part in END_PARTS if part != "swap" or len(set(cuts)) > 1]
+    assert list(run.ending_s) == [
+        part for part in END_PARTS if (part != "swap" or len(set(cuts)) > 1) and (part != "test" or not beside)
+    ]
     assert deployed.round_s == pytest.approx(run.round_s, rel=1e-9)
     assert plan.round_s == pytest.approx(run.round_s, rel=1e-9)
     assert plan.lower_bound_s <= plan.round_s

@@ -157,7 +157,7 @@ class NetworkConfig(Section):
     service: Literal["turns", "longest"] = (
         "turns"  # who of a queue is next: each client in its turn, or the longest way to go
     )
-    # between the two servers, each way, for the sums that they swap at the end of a round; null: no time. This and the next five are for
+    # between the two servers, each way, for the sums that they swap at the end of a round; null: no time. This and the next six are for
     # measured links to a queue (docs/clock.md)
     swap_bps: float | None = Field(None, gt=0)
     swap_delay_s: float = Field(0.0, ge=0)  # of a message between the servers besides its bits
@@ -167,6 +167,9 @@ class NetworkConfig(Section):
     )  # to sum what one client trained; of all clients together, so many times as much
     test_s: float = Field(0.0, ge=0)  # of a test, in the rounds that are tested
     checkpoint_s: float = Field(0.0, ge=0)  # to write a round down
+    test_beside: int = Field(
+        0, ge=0, le=10**6
+    )  # batches of a test that the main server makes while the next round trains; 0: it ends the round
     flops_per_cycle: float = Field(1.0, gt=0)  # of the main server
     main_power_w: float = Field(100.0, gt=0)  # with which the main server sends to all clients together
     edge_power_w: float = Field(100.0, gt=0)  # with which the edge server sends to all clients together

@@ -16,6 +16,7 @@ from hsfl.models.cost_table import CostTable
 from hsfl.network import given_numbers
 from hsfl.network.latency import UnitWork
 from hsfl.network.round_end import RoundEnd
+from hsfl.network.server_queue import QueuedTest
 
 Array = np.ndarray
 Range = tuple[float, float]
@@ -42,6 +43,7 @@ class Servers:
 
     work: UnitWork | None = None  # [C], where its units were measured
     end: RoundEnd | None = None  # of a round, where the main server is one queue; None: it takes no time
+    test: QueuedTest | None = None  # what the queue serves besides the clients
 
     def __post_init__(self) -> None:
         for name in ("main_hz", "flops_per_cycle", "main_power_w", "edge_power_w"):

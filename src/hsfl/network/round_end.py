@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hsfl.models.cost_table import CostTable
+from hsfl.network.server_queue import QueuedTest
 
 Array = np.ndarray
 END_PARTS = ("open", "swap", "average", "test", "checkpoint")
@@ -33,6 +34,20 @@ class RoundEnd:
     average_s: float = 0.0  # for each client that is summed
     test_s: float = 0.0
     checkpoint_s: float = 0.0
+    test_beside: int = (
+        0  # batches of a test that the main server makes while the next round trains; 0: it ends the round
+    )
+
+    @property
+    def _last_test_s(self) -> float:
+        """Seconds of a test for which the round waits."""
+        return 0.0 if self.test_beside else self.test_s
+
+    def beside(self, tests: float) -> QueuedTest | None:
+        """What the main server does beside a round that follows on so many tests."""
+        if not self.test_beside or not self.test_s or not tests:
+            return None
+        return QueuedTest(tests * self.test_beside, self.test_s / self.test_beside)
 
     def swap_s(self, cost: CostTable, cuts: Array) -> float:
         """Seconds of the swap in a round of clients with these cuts: the units from the least cut to the deepest are common."""
@@ -43,15 +58,16 @@ class RoundEnd:
 
     def apart_from_swap_s(self, num_clients: int, tests: float) -> float:
         """Seconds of the parts that cuts do not change. tests: how often a round is tested, in the mean."""
-        return self.open_s + num_clients * self.average_s + tests * self.test_s + self.checkpoint_s
+        return self.open_s + num_clients * self.average_s + tests * self._last_test_s + self.checkpoint_s
 
     def parts(self, cost: CostTable, cuts: Array, tests: float) -> dict[str, float]:
         """Seconds of each part, in the order in which they happen. cuts: of the clients that take part."""
+        test_s = tests * self._last_test_s
         values = (
             self.open_s,
             self.swap_s(cost, cuts),
             len(cuts) * self.average_s,
-            tests * self.test_s,
+            test_s,
             self.checkpoint_s,
         )
         return dict(zip(END_PARTS, values))

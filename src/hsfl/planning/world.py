@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hsfl.allocation.scenario import Scenario
-from hsfl.config import FleetConfig, ModelConfig, NetworkConfig, RunConfig
+from hsfl.config import FleetConfig, ModelConfig, NetworkConfig, RunConfig, TrainConfig
 from hsfl.data.passes import batches_of_pass, samples_of_round, steps_of_round
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable, measure_cost
@@ -97,6 +97,7 @@ def world_of(config: RunConfig, cost: CostTable) -> World:
         service,
         works.main_server,
         end,
+        None if end is None else end.beside(tests_per_round(config.train)),
     )
     return World(cost, fleet, servers, links, recorded, config.fleet_seed, network.speed_std)
 
@@ -109,6 +110,11 @@ def server_is_queue(network: NetworkConfig) -> bool:
             "set network.kind=measured, or network.server=auto"
         )
     return network.server == "queue" or (network.server == "auto" and network.kind == "measured")
+
+
+def tests_per_round(train: TrainConfig) -> float:
+    """How often a round is tested, in the mean over a run."""
+    return 1 / train.eval_every
 
 
 def round_end_of(network: NetworkConfig) -> RoundEnd:

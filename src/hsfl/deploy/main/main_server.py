@@ -120,6 +120,7 @@ class MainProcess:
                     with suppress(Stopped):  # the next try sees it
                         await unless_stopped(pause.wait(), self.stopping)
         await self._end_attempt("the main server ends")
+        await self.checkpoint.end_test()
         return await self.checkpoint.finish(status)
 
     async def _make_round(self) -> None:
@@ -127,6 +128,7 @@ class MainProcess:
         seats = await self._wait_for_clients()
         standing = await self.shared.edge.begin_run(self.shared.kit)
         self._log_edge_back()
+        await self.checkpoint.test_again()
         if self.shared.planner.end.swap_bps is None:
             self.shared.planner.know_link_of_servers(await self.shared.edge.measure_link())
         began_s = time.perf_counter()
@@ -163,6 +165,7 @@ class MainProcess:
         after = await self._agree_and_swap_sums(open_round)
         if self.shared.settings.on_jump is not None:
             with open_round.timing("test"):
+                await self.checkpoint.end_test()  # a model at a time
                 after = await self.jump_watch.settle(open_round, state, after)
         await self.checkpoint.write_round(open_round, after, began_s)
 

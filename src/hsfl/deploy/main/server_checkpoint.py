@@ -13,6 +13,7 @@ from hsfl.deploy.admin.fleet_orders import judge_round, tau_now_s
 from hsfl.deploy.main.edge_link import EdgeLost
 from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.main_round import MainRound
+from hsfl.deploy.main.overlapping_test import UnfinishedTest, tested_in_turn, with_quality
 from hsfl.deploy.main.remote_evaluation import EvaluateHandler
 from hsfl.deploy.main.run_record import measured_round_record, save_model, write_end
 from hsfl.deploy.metrics import PHASES
@@ -25,14 +26,15 @@ from hsfl.formats import rounded
 from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState, load_state
 from hsfl.planning.rounds.round_clock import is_tested
-from hsfl.runs.run_folder.folder import RunFolder
-from hsfl.runs.run_folder.records import RoundRecord, RunStanding, standing_after
+from hsfl.runs.run_folder.folder import RunFolder, record_line
+from hsfl.runs.run_folder.records import CheckedRound, RoundRecord, RunStanding, standing_after
 from hsfl.runs.run_folder.round_phases import parts_of_round
 from hsfl.runs.run_folder.write_records import Summary
 from hsfl.training.batches import Images
 from hsfl.training.evaluation import Quality, evaluate_model
 from hsfl.training.link import LinkBytes
 
+UNTESTED = "untested"  # the note with the record of a round whose test was under way
 OVER_S = 5.0  # for clients to go when there are no more rounds
 
 
@@ -46,6 +48,8 @@ class MainCheckpoint:
         self.evaluate_handler = EvaluateHandler(shared)
         self.round, self.state, self.standing = 0, shared.kit.initial, RunStanding(0, None, None)
         self.sim_time_s = 0.0  # modelled seconds of all rounds so far
+        self.test_under_way: UnfinishedTest | None = None
+        self.untested: RoundRecord | None = None  # of the last completed round, whose test a restart has interrupted
 
     def restore(self) -> None:
         """Go on from the last completed round, if there is one."""
@@ -56,18 +60,28 @@ class MainCheckpoint:
         self.standing = checked_record(notes["progress"], RunStanding, "the checkpoint's progress")
         self.shared.control.restore(notes.get("fleet"))
         self.round = self.standing.rounds_done
-        self.folder.keep_rounds(self.round)
-        self.sim_time_s = self.folder.rounds()[-1].sim_time_s if self.round else 0.0
+        records = self.folder.rounds()
+        if UNTESTED in notes and len(records) < self.round:
+            self.untested = checked_record(notes[UNTESTED], CheckedRound, "the checkpoint's record")
+        self.folder.keep_rounds(self.round - (self.untested is not None))
+        records = [*records[: self.round], *([self.untested] if self.untested is not None else [])]
+        if records:
+            self.standing = standing_after(self.standing, records[-1])  # its test may be younger than the checkpoint
+            self.sim_time_s = records[-1].sim_time_s
         self.shared.log.event("goes on from the last completed round", round=self.round)
 
     async def write_round(self, open_round: MainRound, after: UnitState, began_s: float) -> None:
         """Write a round into the run folder. The round is complete when the checkpoint is written. after: the new
         state; began_s: when the round began, by `perf_counter`."""
-        kept, config = open_round.agreed, self.shared.kit.config
+        kept, train = open_round.agreed, self.shared.kit.config.train
         whole = quality = None
-        if self.shared.settings.evaluate != "none" and is_tested(config.train, open_round.round):
+        tested = self.shared.settings.evaluate != "none" and is_tested(train, open_round.round)
+        beside = tested and self.shared.settings.test_beside and open_round.round + 1 < train.rounds
+        if tested or self.test_under_way is not None:
             with open_round.timing("test"):
-                whole, quality = await self._join_and_evaluate(open_round, after)
+                await self.end_test()
+                if tested:
+                    whole, quality = await self._join_and_evaluate(open_round, after, beside)
         measured = {seat: self._measured_phases(open_round, seat) for seat in kept}
         tested_s = time.perf_counter()
         record = measured_round_record(
@@ -80,26 +94,73 @@ class MainCheckpoint:
             save_model(self.folder, whole, best=True)
         judge_round(self.shared, open_round, kept, is_complete=True)
 
-        def append_record() -> None:
+        def end_record() -> None:
             nonlocal record
             now_s = time.perf_counter()
             open_round.ending_s["checkpoint"] = now_s - tested_s
             record = replace(record, wall_s=now_s - began_s, ending_s=dict(open_round.ending_s))
-            self.folder.append(record)
+            if not beside:
+                self.folder.append(record)
 
-        self._save_checkpoint(after, append_record)
+        untested = replace(record, wall_s=time.perf_counter() - began_s, ending_s=dict(open_round.ending_s))
+        self._save_checkpoint(after, end_record, untested if beside else None)
         self.sim_time_s = record.sim_time_s
+        if beside and whole is not None:
+            self._begin_test(record, whole)
         self._close_round(open_round, record, measured)
 
-    async def _join_and_evaluate(self, open_round: MainRound, after: UnitState) -> tuple[UnitState, Quality | None]:
-        """The joined model, and how good it is. The edge server has the round on its disk already, so an edge server
+    def _begin_test(self, record: RoundRecord, whole: UnitState) -> None:
+        """Test a round's model from now on. whole: the joined model."""
+        assert self.test is not None, "only the operator's own test samples are tested beside a round"
+        kit, planner = self.shared.kit, self.shared.planner
+        testing = tested_in_turn(
+            kit,
+            self.shared.compute,
+            whole,
+            self.test,
+            float(planner.cost.server_forward_flops[0]),
+            planner.main_flops_per_s,
+        )
+        self.test_under_way = UnfinishedTest(record, whole, asyncio.create_task(testing))
+
+    async def test_again(self) -> None:
+        """Test the model whose test a restart has interrupted. Where nobody can test it any more its record stays without a quality."""
+        if self.untested is None:
+            return
+        if self.test is None:
+            self.folder.append(self.untested)
+        else:
+            self._begin_test(self.untested, await self._join_model(self.round, self.state))
+        self.untested = None
+
+    async def end_test(self) -> None:
+        """Wait for the test that is under way, and write the record of its round."""
+        if self.test_under_way is None:
+            return
+        before = self.test_under_way
+        tested = await asyncio.shield(before.task)
+        record = with_quality(before.record, tested.quality)
+        if record.no_quality is not None:
+            self.shared.log.event("no quality", "warning", round=record.round, why=record.no_quality)
+        self.standing = standing_after(self.standing, record)
+        if self.standing.best_round == record.round:
+            save_model(self.folder, before.whole, best=True)
+        self.folder.append(record)
+        self.shared.planner.learn_test(tested.took_s)
+        self.test_under_way = None
+        self.shared.log.event("round tested", round=record.round, test_accuracy=_four_digits(record.test_accuracy))
+
+    async def _join_and_evaluate(
+        self, open_round: MainRound, after: UnitState, beside: bool
+    ) -> tuple[UnitState, Quality | None]:
+        """The joined model, and how good it is, unless it is tested beside the next round. The edge server has the round on its disk already, so an edge server
         that is away is waited for, up to tau from now. Only then is EdgeLost raised and the round made again."""
         clock, backoff = asyncio.get_running_loop().time, Backoff()
         until_s = clock() + tau_now_s(self.shared)
         while True:
             try:
                 whole = await self._join_model(open_round.round + 1, after)
-                return whole, await self._evaluate(open_round, whole)
+                return whole, None if beside else await self._evaluate(open_round, whole)
             except EdgeLost as error:
                 if clock() > until_s:
                     raise
@@ -110,11 +171,15 @@ class MainCheckpoint:
                 with suppress(EdgeLost):
                     await self.shared.edge.begin_run(self.shared.kit)
 
-    def _save_checkpoint(self, after: UnitState, once_written: Callable[[], None]) -> None:
+    def _save_checkpoint(
+        self, after: UnitState, once_written: Callable[[], None], untested: RoundRecord | None
+    ) -> None:
         """Write the checkpoint, and only then take the new position. once_written: what to do once its content is on the disk, and before it
-        counts."""
+        counts. untested: the round's record, where its test follows."""
         notes = {"progress": json.dumps(asdict(self.standing)), "config": self.shared.kit.config.model_dump_json()}
         notes["fleet"] = self.shared.control.to_json()
+        if untested is not None:
+            notes[UNTESTED] = record_line(untested)
         self.store.save(self.round + 1, after, notes, once_written)
         self.round, self.state = self.round + 1, after
 

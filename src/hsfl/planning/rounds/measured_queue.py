@@ -14,20 +14,27 @@ from hsfl.allocation.queued_rounds import QueuedRounds
 from hsfl.config import RunConfig
 from hsfl.framework_table import method
 from hsfl.network.channel import RATE_NAMES, RoundDraw
+from hsfl.network.devices import Servers
 from hsfl.network.latency import Phases, client_work, duration_s, phases, server_work, transfer_s
 from hsfl.network.round_end import RoundEnd
-from hsfl.network.server_queue import Serve, least_queued_s, queued_round, queued_work
+from hsfl.network.server_queue import Serve, least_queued_s, queued_beside, queued_round, queued_work
 from hsfl.planning.rounds.allocators import Allotment, Job, measured_resources
 from hsfl.planning.rounds.participation import CutTask
+from hsfl.planning.world import tests_per_round
 
 Array = np.ndarray
 
 
-def serving(service: str | None) -> Serve | None:
-    """What makes rounds on a main server that is one queue with this order of service: compiled where numba is, else plain, with the same
-    numbers; None where clients have parts of the server."""
-    if service is None:
+def serving(servers: Servers) -> Serve | None:
+    """What makes rounds on a main server that is one queue; None where clients have parts of the server."""
+    if servers.service is None:
         return None
+    serve = in_order(servers.service)
+    return serve if servers.test is None else partial(queued_beside, serve, servers.test)
+
+
+def in_order(service: str) -> Serve:
+    """What makes rounds in this order of service: compiled where numba is, else plain, with the same numbers."""
     if find_spec("numba") is None:
         return partial(queued_round, order=service)
     from hsfl.allocation.compiled_queue import queued_round_compiled  # here, because numba takes seconds to load
@@ -40,7 +47,7 @@ def queued_rounds(task: CutTask, draws: RoundDraw) -> QueuedRounds:
     world = task.world
     cost, rates, servers = world.cost, draws.rates, world.servers
     assert rates is not None, "measured links draw rates"
-    serve = serving(servers.service)
+    serve = serving(servers)
     assert serve is not None, "the server is a queue"
     rates = rates.map(lambda array: np.broadcast_to(array, draws.cpu_hz.shape))
     by_sample = [draws.cpu_hz, *(getattr(rates, name) for name in RATE_NAMES)]
@@ -62,20 +69,15 @@ def queued_rounds(task: CutTask, draws: RoundDraw) -> QueuedRounds:
         rows=task.rows,
         serve=serve,
         swap_s=partial(end.swap_s, cost),
-        rest_of_end_s=end.apart_from_swap_s(len(task.num_batches), tests_per_round(task.config)),
+        rest_of_end_s=end.apart_from_swap_s(len(task.num_batches), tests_per_round(task.config.train)),
     )
 
 
 def end_of_plan(task: CutTask, cuts: Array) -> dict[str, float]:
     """Seconds of each part of a planned round's end that takes time; nothing where the main server is no queue."""
     end = task.world.servers.end
-    parts = {} if end is None else end.parts(task.world.cost, cuts, tests_per_round(task.config))
+    parts = {} if end is None else end.parts(task.world.cost, cuts, tests_per_round(task.config.train))
     return {name: part_s for name, part_s in parts.items() if part_s > 0}
-
-
-def tests_per_round(config: RunConfig) -> float:
-    """How often a round is tested, in the mean over a run."""
-    return 1 / config.train.eval_every
 
 
 def divides_server(config: RunConfig) -> bool:
@@ -91,7 +93,7 @@ class Queued:
         self.policy_name = policy_name
 
     def allocate(self, job: Job, draw: RoundDraw, started: Array) -> Allotment:
-        world, rates, serve = job.world, draw.rates, serving(job.world.servers.service)
+        world, rates, serve = job.world, draw.rates, serving(job.world.servers)
         assert rates is not None, "measured links draw rates"
         assert serve is not None, "the server is a queue"
         speed = draw.cpu_hz * world.fleet.flops_per_cycle

@@ -122,6 +122,8 @@ class RoundClock:
         end, config = dealt.job.world.servers.end, dealt.job.config
         if end is None or not dealt.started.any() or not divides_server(config):
             return {}
+        if round_index + 1 == config.train.rounds:
+            end = replace(end, test_beside=0)  # nothing follows, beside which it could be made
         tests = float(is_tested(config.train, round_index))
         return end.parts(dealt.job.world.cost, dealt.job.cuts[dealt.started], tests)
 
@@ -137,10 +139,15 @@ class RoundClock:
 
     def job_of(self, round_index: int, started: Array) -> Job:
         """The work of a round (0, 1, ...) in which these clients start, [K] bool: with `train.receivers = "chosen"` only they get the
-        model, and with a fraction of an epoch rounds differ by the last batches of passes."""
+        model, and with a fraction of an epoch rounds differ by the last batches of passes; a test of the round before may be under way."""
         config, job = self.job.config, self.job
         if not config.train.local_epochs.is_integer():
             job = replace(job, num_batches=self._batches(config, round_index)[1])
+        end, servers = job.world.servers.end, job.world.servers
+        if end is not None and end.test_beside:
+            after_test = round_index > 0 and is_tested(config.train, round_index - 1)
+            servers = replace(servers, test=end.beside(float(after_test)))
+            job = replace(job, world=replace(job.world, servers=servers))
         return replace(job, receives=started) if config.train.receivers == "chosen" else job
 
     def _batches(self, config: RunConfig, round_index: int | None = None) -> tuple[Array | int, Array | float]:
@@ -159,7 +166,7 @@ class RoundClock:
             started=dealt.allotted.kept,
             clusters=job.clusters,
             order=dealt.order,
-            serve=serving(job.world.servers.service),
+            serve=serving(job.world.servers),
             decoder_s=job.batch_size
             * self.extras.decoder_flops
             / (dealt.draw.cpu_hz * job.world.fleet.flops_per_cycle),

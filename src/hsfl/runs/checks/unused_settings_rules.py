@@ -265,7 +265,7 @@ UNUSED: dict[str, list[Reason]] = {
     "network.service": [NEEDS_MEASURED, NO_MAIN_SERVER, NOT_SIDE_BY_SIDE, _needs("network.server", "auto", "queue")],
     **{
         f"network.{field}": ENDS_NO_ROUND
-        for field in ("swap_bps", "swap_delay_s", "open_s", "average_s", "test_s", "checkpoint_s")
+        for field in ("swap_bps", "swap_delay_s", "open_s", "average_s", "test_s", "checkpoint_s", "test_beside")
     },
     "network.flops_per_cycle": [NO_MAIN_SERVER],
     "network.main_power_w": [NEEDS_RADIO, NO_MAIN_SERVER, ON_SERVER_ALONE],
