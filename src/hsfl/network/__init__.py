@@ -83,6 +83,7 @@ OFFERED = {  # to other folders, by module
         "arguments",
         "least_queued_s",
         "ORDERS",
+        "queued_beside",
         "queued_round",
         "queued_work",
         "QueuedRound",

@@ -65,6 +65,7 @@ OFFERED = {  # to other folders, by module
         "round_end_of",
         "scenario_of_round",
         "server_is_queue",
+        "tests_per_round",
         "World",
         "world_of",
     ),

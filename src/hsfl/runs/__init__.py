@@ -71,6 +71,7 @@ OFFERED = {  # to other folders, by module
         "LOCK",
         "lock_file",
         "path_name",
+        "record_line",
         "run_path",
         "RunFolder",
         "TIMING",
@@ -79,6 +80,7 @@ OFFERED = {  # to other folders, by module
     "run_folder.records": (
         "AllocationNote",
         "best_round",
+        "CheckedRound",
         "ClientsRecord",
         "ContenderRecord",
         "ContendersRecord",

@@ -29,11 +29,11 @@ def serving(servers: Servers) -> Serve | None:
     """What makes rounds on a main server that is one queue; None where clients have parts of the server."""
     if servers.service is None:
         return None
-    serve = in_order(servers.service)
+    serve = _in_order(servers.service)
     return serve if servers.test is None else partial(queued_beside, serve, servers.test)
 
 
-def in_order(service: str) -> Serve:
+def _in_order(service: str) -> Serve:
     """What makes rounds in this order of service: compiled where numba is, else plain, with the same numbers."""
     if find_spec("numba") is None:
         return partial(queued_round, order=service)
