@@ -2,11 +2,14 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hsfl.deploy.main import overlapping_test
+from hsfl.deploy.main.server_checkpoint import MainCheckpoint
 from hsfl.deploy.settings import MainSettings, run_config
 from hsfl.errors import InputError
 from hsfl.runs.run_folder.folder import RunFolder
@@ -105,19 +108,25 @@ def test_a_killed_main_server_tests_again_and_loses_no_round(
 def test_a_server_that_is_told_to_end_ends_its_test_first(
     waited_for: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inside, append = deployment(tmp_path / "stopped"), RunFolder.append
+    """The signal comes as the test of round 2 begins, which takes half a second here."""
+    inside, begin, load = deployment(tmp_path / "stopped"), MainCheckpoint._begin_test, overlapping_test.load_state
 
-    def appending(folder: RunFolder, record: Any) -> None:
-        append(folder, record)
+    def beginning(checkpoint: MainCheckpoint, record: Any, whole: Any) -> None:
+        begin(checkpoint, record, whole)
         if record.round == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
+    def loading(*words: Any) -> None:
+        time.sleep(0.5)
+        load(*words)
+
     with monkeypatch.context() as patched:
-        patched.setattr(RunFolder, "append", appending)
+        patched.setattr(MainCheckpoint, "_begin_test", beginning)
+        patched.setattr(overlapping_test, "load_state", loading)
         summary = inside.go()
     checkpoints = (tmp_path / "stopped" / "run" / "checkpoint").glob("round-*")
     complete = max(int(path.stem.removeprefix("round-")) for path in checkpoints)
-    assert (summary.status, summary.rounds) == ("interrupted", complete)
+    assert (summary.status, summary.rounds, complete) == ("interrupted", 2, 2)
     inside.go()
     assert learned(inside) == learned(waited_for)
 
