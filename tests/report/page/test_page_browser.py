@@ -428,7 +428,9 @@ def test_measured_and_modelled_seconds_are_told_apart(open_page, tmp_path):
     assert "Modelled time" in headline
     assert "Measured time" in headline
     assert "Simulated time" not in headline
-    shown = [row.split("\t") for row in plan.splitlines() if row.split("\t")[0] in ("upload", "swap", "test", "distribute")]
+    shown = [
+        row.split("\t") for row in plan.splitlines() if row.split("\t")[0] in ("upload", "swap", "test", "distribute")
+    ]
     assert [[cell.strip() for cell in row] for row in shown] == [
         ["distribute", "0.75 s", "0 s"], ["upload", "1.25 s", "0 s"], ["swap", "0.5 s", "0.25 s"], ["test", "2 s", "0 s"],
     ]  # fmt: skip
