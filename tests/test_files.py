@@ -160,3 +160,24 @@ def test_a_moment_without_descriptors_loses_no_file(tmp_path: Path) -> None:
     words = [sys.executable, "-c", NO_DESCRIPTORS, str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.split() == ["{", '"a":', "1", "}", "[1.0,", "1.0]", "[1,", "2]"], done.stderr
+
+
+def test_something_is_done_between_the_writing_and_the_putting_in_place(tmp_path: Path) -> None:
+    """The content is there and does not count yet; if that fails, the file is as before."""
+    path, seen = tmp_path / "a.txt", list[str]()
+    path.write_text("before")
+
+    def look() -> None:
+        (scratch,) = (other for other in tmp_path.iterdir() if other != path)
+        seen.extend([scratch.read_text(), path.read_text()])
+
+    write_atomic(path, lambda scratch: scratch.write_text("after"), durable=True, once_written=look)
+    assert (seen, path.read_text()) == (["after", "before"], "after")
+
+    def fail() -> None:
+        raise InputError("no room for the record")
+
+    with pytest.raises(InputError):
+        write_atomic(path, lambda scratch: scratch.write_text("later"), once_written=fail)
+    assert path.read_text() == "after"
+    assert list(tmp_path.iterdir()) == [path]

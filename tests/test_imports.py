@@ -32,6 +32,7 @@ REPORT_READS = {
     "hsfl.runs.cuts_and_allocation",
     "hsfl.runs.run_folder.folder",
     "hsfl.runs.run_folder.records",
+    "hsfl.runs.run_folder.round_phases",
     "hsfl.runs.run_folder.round_tables",
     "hsfl.tasks",
 }

@@ -58,12 +58,19 @@ def patiently(work: Callable[[], Answer]) -> Answer:
 SCRATCH = ".hsfl-scratch-"  # the names of unfinished files, and of folders that hold them, begin like this
 
 
-def write_atomic(path: Path, write: Callable[[Path], Any], durable: bool = False, mode: int = 0o666) -> None:
+def write_atomic(
+    path: Path,
+    write: Callable[[Path], Any],
+    durable: bool = False,
+    mode: int = 0o666,
+    once_written: Callable[[], None] | None = None,
+) -> None:
     """Let `write` fill a scratch file beside `path`, then put it in place in one move.
 
     A link is followed: the file that it points to is replaced, and the link stays. A device (such as /dev/stdout) is written
     to; a folder or a named pipe is refused. durable: the content is on the disk before it replaces the old file, so that
-    after a power cut the old or the new file is there. mode: who may read the file, less what the umask takes away.
+    after a power cut the old or the new file is there. mode: who may read the file, less what the umask takes away. once_written: called
+    when the content is written, and with `durable` on the disk, before it takes its place.
     """
     with writing(path):
         path = Path(os.path.realpath(path))
@@ -79,6 +86,8 @@ def write_atomic(path: Path, write: Callable[[Path], Any], durable: bool = False
             os.chmod(scratch, allowed)  # libraries that write files of their own have their own idea of it
             if durable:
                 patiently(lambda: _to_disk(scratch))
+            if once_written is not None:
+                once_written()
             os.replace(scratch, path)
             if durable:
                 patiently(lambda: _to_disk(path.parent))

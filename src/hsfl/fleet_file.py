@@ -15,6 +15,12 @@
     forward_ms = [21.7, 32.1]
     backward_ms = [17.5, 34.6]
 
+    [main_server]            # compute or cpu and a profile, as of a device; and the end of a round, where links are measured
+    compute = "90 GFLOP/s"
+    swap = "1Gbps"           # the link to the edge server, each way; swap_delay = "0.2ms" of a message on it
+    average = "12ms"         # to sum what one client trained
+    test = "1.5s"            # of a test; checkpoint and open likewise (docs/clock.md)
+
 `read_fleet_file` reads one. `with_device_added` enters a device as hsfl measure does; what stood in the file stays, comments too. Quantities such as
 3.6GHz are read by `quantities.parse_quantity`.
 """
@@ -23,7 +29,7 @@ import json
 import reprlib
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +42,11 @@ QUANTITIES = {  # of a device, with its kind
     "up": "rate", "down": "rate", "edge_up": "rate", "edge_down": "rate", "delay": "seconds",
 }  # fmt: skip
 DEVICE_FIELDS = ("name", *QUANTITIES, "flops_per_cycle", "max_cut", "profile")
-SERVER_FIELDS = ("compute", "cpu", "flops_per_cycle", "profile")
+ENDING = {  # of the main server, with its kind and the setting of the network that it gives
+    "swap": ("rate", "swap_bps"), "swap_delay": ("seconds", "swap_delay_s"), "open": ("seconds", "open_s"),
+    "average": ("seconds", "average_s"), "test": ("seconds", "test_s"), "checkpoint": ("seconds", "checkpoint_s"),
+}  # fmt: skip
+SERVER_FIELDS = ("compute", "cpu", "flops_per_cycle", "profile", *ENDING)
 PROFILE_FIELDS = ("model", "batch_size", "forward_ms", "backward_ms")
 MOST_UNITS, MOST_MS = 10_000, 1e9
 
@@ -79,6 +89,9 @@ class Device:
     edge_down_bps: float | None = None
     delay_s: float | None = None
     profile: Profile | None = None
+    ending: Mapping[str, float] = field(
+        default_factory=dict
+    )  # of the main server: what it gives of the network's settings, by name
 
 
 @dataclass(frozen=True)
@@ -149,7 +162,7 @@ def _device(row: Mapping[str, Any], number: int, path: Path) -> Device:
         raise InputError(f'{path}: device {number} has {shown}; give up to 60 characters, such as name = "ward-1"')
     where = f"{path}: device {name!r}"
     cpu_hz, flops_per_cycle = _speed(row, DEVICE_FIELDS, where)
-    rates = {f"{key}_bps": _quantity(row, key, where) for key in ("up", "down", "edge_up", "edge_down")}
+    rates: dict[str, Any] = {f"{key}_bps": _quantity(row, key, where) for key in ("up", "down", "edge_up", "edge_down")}
     max_cut, memory_bits = row.get("max_cut"), _quantity(row, "memory", where)
     if max_cut is not None and (type(max_cut) is not int or max_cut < 0):
         raise InputError(f"{where}: max_cut is {max_cut!r}; give a whole number, 0 or more")
@@ -164,7 +177,10 @@ def _device(row: Mapping[str, Any], number: int, path: Path) -> Device:
 
 def _server(row: Mapping[str, Any], path: Path) -> Device:
     where = f"{path}: main_server"
-    return Device("main server", *_speed(row, SERVER_FIELDS, where), profile=_profile(row, where))
+    speed = _speed(row, SERVER_FIELDS, where)
+    ending = {setting: _quantity(row, key, where) for key, (_, setting) in ENDING.items()}
+    given = {setting: value for setting, value in ending.items() if value is not None}
+    return Device("main server", *speed, profile=_profile(row, where), ending=given)
 
 
 def _profile(row: Mapping[str, Any], where: str) -> Profile | None:
@@ -226,7 +242,8 @@ def _quantity(row: Mapping[str, Any], key: str, where: str) -> float | None:
     try:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise InputError("give text with a number and a unit, or a number")
-        return parse_quantity(QUANTITIES[key], value if isinstance(value, str) else repr(value), doubt=True)
+        kind = ENDING[key][0] if key in ENDING else QUANTITIES[key]
+        return parse_quantity(kind, value if isinstance(value, str) else repr(value), doubt=True)
     except InputError as error:
         raise InputError(f"{where}: {key} is {reprlib.repr(value)}; {error}") from None
 
@@ -257,7 +274,7 @@ def entry_toml(entry: dict[str, Any], table: str, note: str) -> str:
     """An entry as a TOML table, with its profile in a table below. table: its head, [[device]] or [main_server]. note: a comment beside the
     speed."""
     lines = [table, *(_line(key, value) for key, value in entry.items() if key != "profile")]
-    lines[-1 if len(lines) == 2 else 2] += f"  # {note}"
+    lines = [f"{line}  # {note}" if line.startswith("compute = ") else line for line in lines]
     if table == "[[device]]" and "up" not in entry:
         lines.append(MISSING_LINKS)
     if "profile" in entry:

@@ -1,5 +1,6 @@
 """Arrays, .npz and .csv of one's own: taken as they are meant, and what is wrong is one line."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from PIL import Image
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 
+from hsfl.config import read_config
 from hsfl.data.arrays import client_numbers, held_out_samples, samples
 from hsfl.data.from_python import dataset, dataset_digest, fit_dataset
 from hsfl.data.partition import partition
 from hsfl.data.readers.reader_base import FileSettings
 from hsfl.data.registry import Dataset, class_counts_of, load_dataset
 from hsfl.errors import InputError
+from hsfl.runs.prepare import prepare
 from hsfl.training.batches import Images
 from tests.naming import names, raises
 
@@ -203,8 +206,8 @@ def test_labels_may_be_names_and_two_values() -> None:
         ({"test_x": X, "test_y": Y + 1}, ("test_y holds label 3", "no training sample")),
         ({"test_x": X, "test_y": Y.astype(str)}, ("y and test_y", "names and whole numbers", "one kind")),
         ({"test_x": X, "test_y": Y, "test_fraction": 0.1}, ("test_fraction is 0.1", "beside test_x", "leave one")),
-        ({"test_fraction": 0}, ("test_fraction is 0", "above 0", "below 1")),
-        ({"test_fraction": 1.0}, ("test_fraction is 1.0", "above 0", "below 1")),
+        ({"test_fraction": -0.1}, ("test_fraction is -0.1", "0 or more", "below 1")),
+        ({"test_fraction": 1.0}, ("test_fraction is 1.0", "0 or more", "below 1")),
         ({"x": X[:3], "y": [0, 1, 2]}, ("every class", "one sample", "held out")),
         ({"clients": Y[:9]}, ("clients has 9 entries", "60 samples", "one for each")),
         ({"clients": X[:, 0]}, ("clients is a ndarray", "(60,) of float64", "whole number or name")),
@@ -379,6 +382,25 @@ def test_npz_of_both_sides(names: tuple, tmp_path: Path) -> None:
     data = load_dataset(name)
     assert np.array_equal(data.train_x, X.astype(np.float32))
     assert (data.classes, data.client_names, len(data.test_y)) == (("a", "b", "c"), ("0", "1", "2"), 9)
+
+
+def test_nothing_is_withheld_where_that_is_asked_for(tmp_path: Path) -> None:
+    """Whatever the kind of file; samples to test on that stand beside stay. A run that tests says what is missing."""
+    keeping = FileSettings(test_fraction=0)
+    alone = save(tmp_path / "alone.npz", train_x=X, train_y=Y)
+    for data in (dataset(X, Y, test_fraction=0), load_dataset(alone, files=keeping)):
+        assert (len(data.train_y), len(data.test_y), data.num_classes) == (60, 0, 3)
+        np.testing.assert_array_equal(data.train_x, X.astype(np.float32))
+    assert len(load_dataset(alone).test_y) == 12
+    both = load_dataset(save(tmp_path / "b.npz", train_x=X, train_y=Y, test_x=X[:7], test_y=Y[:7]), files=keeping)
+    assert (len(both.train_y), len(both.test_y)) == (60, 7)
+    (tmp_path / "a.txt").write_text("abcdefgh " * 40)
+    kept, usual = (
+        load_dataset(f"text:{tmp_path / 'a.txt'}", files=replace(files, block=8)) for files in (keeping, FileSettings())
+    )
+    assert (len(kept.train_y), len(kept.test_y)) == (len(usual.train_y) + len(usual.test_y), 0)
+    with raises(InputError, "data.test_fraction=0", "test samples"):
+        prepare(read_config(None, [f"data.name={alone}", "data.test_fraction=0", "model.name=mlp"]))
 
 
 def test_npz_of_x_and_y_is_split_as_arrays_are(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_a_seat_takes_no_memory(tmp_path: Path) -> None:
     setup = told(tmp_path, seat=1_999_999_999, fleet={"num_clients": 2_000_000_000})
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert setup.data.num_samples == setup.feed.num_samples(1_999_999_999) == 320
+    assert setup.data.num_samples == setup.feed.num_samples(1_999_999_999) == 400
     assert setup.feed.num_samples(0) == 0
     assert peak < 50 << 20
 

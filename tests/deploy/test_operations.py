@@ -91,6 +91,7 @@ def test_metrics_are_served_on_loopback():
     metrics.clients.set(4)
     metrics.completed(round=7, seconds=2.5)
     metrics.phase("smashed", 0.25)
+    metrics.part("swap", 0.5)
     metrics.carried("main_edge", "up", 1000)
     metrics.dropped("revoked")
     metrics.dropped("what a peer said\n# TYPE evil")
@@ -105,6 +106,8 @@ def test_metrics_are_served_on_loopback():
         "hsfl_round 7.0",
         "hsfl_rounds_total 1.0",
         'hsfl_phase_seconds_sum{phase="smashed"} 0.25',
+        'hsfl_round_part_seconds_sum{part="swap"} 0.5',
+        'hsfl_round_part_seconds_count{part="distribute"} 0.0',
         'hsfl_link_bytes_total{direction="up",link="main_edge"} 1000.0',
         'hsfl_link_bytes_total{direction="down",link="client_edge"} 0.0',
         'hsfl_drops_total{reason="revoked"} 1.0',

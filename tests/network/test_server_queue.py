@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hsfl.network import server_queue
-from hsfl.network.server_queue import ORDERS, QueuedRound, QueuedWork, least_queued_s, queued_round
+from hsfl.network.server_queue import (
+    ORDERS,
+    QueuedRound,
+    QueuedTest,
+    QueuedWork,
+    least_queued_s,
+    queued_beside,
+    queued_round,
+)
 
 SECONDS = st.integers(0, 12).map(lambda number: number / 4)
 
@@ -110,6 +118,25 @@ def test_one_client_never_waits(work: QueuedWork, order: str) -> None:
     queued = queued_round(work, order)
     assert queued.waited_s.tolist() == [0.0]
     assert queued.training_s == pytest.approx(float(work.alone_s[0]))
+
+
+def test_a_test_takes_its_turn_by_hand() -> None:
+    """A client of two batches, each 1 s away, 1 s on the server and 1 s back; beside it three batches of 0.5 s, of which the last one is
+    in its way."""
+    ones = np.ones(1)
+    work = QueuedWork(ones, ones, ones, 2 * ones, 0 * ones)
+    beside = queued_beside(queued_round, QueuedTest(3, 0.5), work)
+    assert (beside.finish_s.tolist(), beside.waited_s.tolist()) == ([6.5], [0.5])
+    assert queued_round(work).finish_s.tolist() == [6.0]
+
+
+@given(works(), st.sampled_from(sorted(ORDERS)), SECONDS, st.integers(1, 5))
+def test_a_test_is_a_client_that_nobody_waits_for(work: QueuedWork, order: str, serve_s: float, batches: int) -> None:
+    beside = queued_beside(lambda work: queued_round(work, order), QueuedTest(batches, serve_s), work)
+    np.testing.assert_allclose(beside.finish_s, work.alone_s + beside.waited_s, rtol=1e-9)
+    assert least_queued_s(work) <= beside.training_s * (1 + 1e-9), "the bound holds beside it, too"
+    if not serve_s:
+        np.testing.assert_array_equal(beside.finish_s, queued_round(work, order).finish_s)
 
 
 def test_two_equal_clients_wait_for_each_other_once() -> None:

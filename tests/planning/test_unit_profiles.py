@@ -11,6 +11,7 @@ from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.network.channel import RoundDraw
 from hsfl.network.latency import phases
+from hsfl.network.round_end import RoundEnd
 from hsfl.planning.fleet_from_file import fleet_notes
 from hsfl.planning.rounds.measured_queue import queued_rounds
 from hsfl.planning.rounds.measured_round import measured_rounds
@@ -140,3 +141,23 @@ def test_a_delay_is_for_measured_links() -> None:
     names(refused("run", *tiny_words("network.delay_s=0.1")), "network.delay_s", "network.kind=measured")
     wrong = ("network.kind=measured", "network.main_up_bps=1e6", "network.main_down_bps=1e6", "network.delay_s=[1,2]")
     names(refused("plan", *tiny_words(*wrong)), "network.delay_s", "3 clients")
+
+
+ENDING = 'swap = "5Mbps"\nswap_delay = "4ms"\nopen = "0.2s"\naverage = "30ms"\ntest = "1s"\ncheckpoint = 0.05\n'
+
+
+def test_a_fleet_file_gives_the_end_of_a_round(path: Path) -> None:
+    """Where links are measured, part by part; without it a plan says that it takes no time."""
+    config, plain = of_file(path)
+    assert plain.servers.end == RoundEnd()
+    assert any("swap, average" in note and "hsfl measure --server" in note for note in fleet_notes(config))
+    path.write_text(path.read_text().replace("[main_server]\n", f"[main_server]\n{ENDING}"))
+    config, world = of_file(path)
+    assert world.servers.end == RoundEnd(5e6, 0.004, 0.2, 0.03, 1.0, 0.05)
+    assert not any("swap, average" in note for note in fleet_notes(config))
+    assert of_file(path, "network.server=shares")[1].servers.end is None
+    with raises(InputError, "network.test_s", "[main_server]", "leave one"):
+        of_file(path, "network.test_s=2")
+    path.write_text(path.read_text().replace('"30ms"', '"30MB"'))
+    with raises(InputError, "main_server", "average is '30MB'"):
+        of_file(path)

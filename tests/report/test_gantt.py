@@ -121,6 +121,13 @@ def test_nobody_is_called_the_straggler_where_all_end_together(downs_s):
     assert {label.get_fontweight() for label in axes.get_yticklabels()} == {"normal"}
 
 
+def test_who_waits_for_the_servers_alone_ends_together_with_the_others():
+    one, parts = level_round(), {"swap": 0.5, "test": 1.5}
+    longer = replace(one, round_s=one.round_s + 2.0, waiting_s=[waiting_s + 2.0 for waiting_s in one.waiting_s])
+    assert gantt.named_straggler(replace(longer, modelled_ending_s=parts)) is None
+    assert gantt.named_straggler(longer) == 1
+
+
 def test_a_hair_more_is_a_straggler():
     one = level_round()
     late = [*one.waiting_s[:2], one.waiting_s[2] + 2e-5]

@@ -20,7 +20,9 @@ SECONDS = {  # [K] of a plan, without waiting
 }
 
 
-def write_plan(folder: Path, cuts: Sequence[int], round_s: float, seconds: Any = None, names: Any = None) -> Path:
+def write_plan(
+    folder: Path, cuts: Sequence[int], round_s: float, seconds: Any = None, names: Any = None, **more: Any
+) -> Path:
     """A plan's folder. seconds: by phase, [K] each."""
     table = SECONDS if seconds is None else seconds
     clients = [
@@ -32,7 +34,7 @@ def write_plan(folder: Path, cuts: Sequence[int], round_s: float, seconds: Any =
         }
         for k, cut in enumerate(cuts)
     ]
-    plan = {"policy": "proposed", "cuts": list(cuts), "round_s": round_s, "clients": clients, "num_samples": 1}
+    plan = {"policy": "proposed", "cuts": list(cuts), "round_s": round_s, "clients": clients, "num_samples": 1} | more
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "plan.json", plan)
     return folder

@@ -243,7 +243,7 @@ def test_a_test_set_without_images_is_refused_before_training(tmp_path: Path) ->
         (tmp_path / "set" / name).mkdir(parents=True)
         Image.new("L", (8, 8)).save(tmp_path / "set" / name / "0.png")
     changes = (f'data.name="folder:{tmp_path / "set"}"', "fleet.num_clients=1", "fleet.cuts=1", "model.norm=group")
-    with raises(InputError, "test_x", "0 samples"):
+    with raises(InputError, "no test samples", "one sample"):
         loop.train_run(tiny(*changes, "data.limit=null", "data.limit_test=null"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -11,7 +11,6 @@ from hsfl.network.clock import timeline
 from hsfl.network.latency import Phases
 from hsfl.network.server_queue import queued_round
 from hsfl.report.prediction_tables import run_sentences
-from hsfl.runs import prediction
 from hsfl.runs.prediction import ComparedRun, RoundSpan, compare_run, read_planned_round
 from tests.naming import names, raises
 from tests.report.fabricated import record, timed
@@ -121,14 +120,21 @@ def test_another_batch_size_is_said(tmp_path: Path) -> None:
     names(run.notes[0], "train.batch_size is 8", "7 in the plan")
 
 
-def test_the_end_of_a_round_is_told_where_it_was_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = write_plan(tmp_path / "plan", [1, 2], 9.0)
-    folder = write_measured_run(tmp_path / "run", [1, 2], [9.0] * 3)
-    assert compare(plan, folder).end_s is None
-    monkeypatch.setattr(prediction, "_end_parts", lambda record: {"swap": 0.5, "test": 1.25})
-    run = compare(plan, folder)
-    assert run.end_s == 1.75
-    names(run_sentences(run)[1], "1.75 s")
+def test_the_end_of_a_round_is_told_where_it_was_timed(tmp_path: Path) -> None:
+    """Predicted beside measured, part by part; a part that nobody predicted was predicted to take no time."""
+    plan = write_plan(tmp_path / "plan", [1, 2], 9.0, ending_s={"swap": 0.75, "open": 0.25})
+    run = compare(plan, write_measured_run(tmp_path / "untimed", [1, 2], [9.0] * 3))
+    assert (run.ending_s, run.ending) == (None, {})
+    ending_s, modelled_s = {"open": 0.25, "swap": 0.5, "test": 1.25, "average": 0.0}, {"swap": 1.0}
+    changes = {"ending_s": ending_s, "modelled_ending_s": modelled_s}
+    run = compare(plan, write_measured_run(tmp_path / "run", [1, 2], [9.0] * 3, **changes))
+    assert run.ending_s == 2.0
+    assert {part: (row.predicted_s, row.measured_s, row.error) for part, row in run.ending.items()} == {
+        "open": (0.25, 0.25, 0.0), "swap": (0.75, 0.5, 0.5), "test": (0.0, 1.25, -1.0),
+    }  # fmt: skip
+    names(run_sentences(run)[1], "predicted 1 s", "measured 2 s", "0.75 s and 0.5 s")
+    own = compare(plan, write_measured_run(tmp_path / "own", [3, 3], [9.0] * 3, **changes))
+    assert (own.plan, own.ending["swap"].predicted_s) == (None, 1.0)
 
 
 @pytest.mark.parametrize("queued", [False, True])

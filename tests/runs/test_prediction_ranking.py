@@ -17,7 +17,7 @@ from tests.runs.made_up_plans import write_measured_run, write_plan
 def a_run(cut: int, predicted_s: float, rounds_s: list[float], name: str = "run") -> ComparedRun:
     return ComparedRun(
         **vars(compared(predicted_s, rounds_s)), run=f"{name}-{cut}", plan=f"plan-{cut}", framework="hsfl", cuts=[cut], measured=True,
-        rounds=[*range(2, 2 + len(rounds_s))], rounds_s=rounds_s, end_s=None, clients=[], notes=[],
+        rounds=[*range(2, 2 + len(rounds_s))], rounds_s=rounds_s, ending_s=None, ending={}, clients=[], notes=[],
     )  # fmt: skip
 
 

@@ -135,6 +135,23 @@ def test_without_a_file_the_entry_is_printed() -> None:
     assert "[main_server]" in hsfl(*QUICK, "--server").out
 
 
+def test_the_main_servers_entry_has_its_parts_of_a_rounds_end(tmp_path: Path) -> None:
+    """A test only where there are samples to test on."""
+    device, server = tmp_path / "device.toml", tmp_path / "server.toml"
+    hsfl(*QUICK, "--name", "here", "--up", "1Mbps", "--down", "1Mbps", "-o", device)
+    for words, parts in (
+        ((), {"average_s", "checkpoint_s"}),
+        (("--set", "data.name=digits"), {"average_s", "checkpoint_s", "test_s"}),
+    ):
+        server.unlink(missing_ok=True)
+        hsfl(*QUICK, *words, "--server", "-o", server)
+        (tmp_path / "fleet.toml").write_text(device.read_text() + server.read_text())
+        ending = fleet_file.read_fleet_file(tmp_path / "fleet.toml").main_server.ending
+        assert set(ending) == parts
+        assert 0 < min(ending.values()) <= max(ending.values()) < 60
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
 def test_mistakes_of_measure(tmp_path: Path) -> None:
     names(refused(*QUICK, "--up", "100Mbsp"), "--up is '100Mbsp'", "'Mbsp'")
     names(refused(*QUICK, "--server", "--name", "x"), "--name x", "--server")

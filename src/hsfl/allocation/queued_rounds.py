@@ -8,9 +8,11 @@ given T each client needs a row with which it is done by T alone, and the rows w
 
     min_k before_k + sum_k min_row N_k serve_k(row) + min_k (after_k + up_k) <= T
 
-Both sides move one way in T, so bisection finds the least T; the smallest download that everybody can have comes on top.
+Both sides move one way in T, so bisection finds the least T; the smallest download that everybody can have comes on top, and the end of
+the round without the swap of sums, which takes no time where all cuts are the same.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +39,8 @@ class QueuedRounds(SampledRounds):
     num_batches: Array  # [K]
     rows: Array  # [K, C] bool
     serve: Serve
+    swap_s: Callable[[Array], float] | None = None  # what the servers' swap takes with cuts [K]
+    rest_of_end_s: float = 0.0  # what the other parts of the round's end take, whatever the cuts
 
     @property
     def num_clients(self) -> int:
@@ -57,9 +61,10 @@ class QueuedRounds(SampledRounds):
     def round_s(self, cuts: Array) -> Array:
         """The round of every sample with cuts [K], in seconds, [S]."""
         clients = np.arange(self.num_clients)
+        end_s = self.rest_of_end_s + (0.0 if self.swap_s is None else self.swap_s(cuts))
         return np.array(
             [
-                self.serve(self.work(sample, cuts)).training_s + self.down_s[sample, clients, cuts].max()
+                self.serve(self.work(sample, cuts)).training_s + self.down_s[sample, clients, cuts].max() + end_s
                 for sample in range(len(self.before_s))
             ]
         )
@@ -94,7 +99,8 @@ class QueuedRounds(SampledRounds):
         for _ in range(BISECTIONS):
             middle_s = 0.5 * (low_s + high_s)
             low_s, high_s = (low_s, middle_s) if fits(middle_s) else (middle_s, high_s)
-        return low_s + float(np.where(taken, self.down_s[sample], np.inf).min(axis=1).max())
+        least_down_s = float(np.where(taken, self.down_s[sample], np.inf).min(axis=1).max())
+        return low_s + least_down_s + self.rest_of_end_s
 
     def judge(self, request: CutRequest) -> "QueuedJudge":
         return QueuedJudge(self, request)

@@ -1,6 +1,7 @@
 """`hsfl measure`: this machine as an entry of a fleet file."""
 
 import platform
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +26,7 @@ from hsfl.quantities import parse_quantity, quantity_text
 
 if TYPE_CHECKING:
     from hsfl.config import RunConfig
+    from hsfl.models.units import SplitModel
     from hsfl.training.speed import Speed
 
 commands = typer.Typer()
@@ -35,7 +37,7 @@ UNSTEADY = 0.25  # spread above which other work was likely in the way
     "measure",
     epilog="Examples:\n\n"
     "- `hsfl measure --model resnet18 --input 3,64,64 -o fleet.toml --name ward-1 --up 100Mbps --down 100Mbps`\n"
-    "- `hsfl measure my.toml --server -o fleet.toml` on the main server\n"
+    "- `hsfl measure my.toml --server --edge edge.example.org:7434 --certs certs/main -o fleet.toml` on the main server\n"
     "- `hsfl measure my.toml --main main.example.org:7433 --certs certs/ward-1 -o fleet.toml` asks the main server that runs there for the link\n"
     "- `hsfl measure` prints an entry and writes nothing\n\n"
     "docs/fleet.md goes from six workstations to a plan and a run.",
@@ -67,12 +69,23 @@ def measure_command(
         ),
     ] = None,
     certs: Annotated[
-        Path | None, typer.Option(help="For --main: this device's folder of certificates, which gives its name, too.")
+        Path | None,
+        typer.Option(
+            help="For --main: this device's folder of certificates, which gives its name, too; for --edge: the main server's."
+        ),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="For --main: no certificates, as the server was started.")
+        bool, typer.Option("--insecure", help="For --main and --edge: no certificates, as the server was started.")
     ] = False,
-    server: Annotated[bool, typer.Option("--server", help="This machine is the main server.")] = False,
+    server: Annotated[
+        bool, typer.Option("--server", help="This machine is the main server: parts of a round's end are timed, too.")
+    ] = False,
+    edge: Annotated[
+        str | None,
+        typer.Option(
+            help="For --server: the running edge server's HOST:PORT, to measure the link between the servers."
+        ),
+    ] = None,
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
@@ -85,9 +98,9 @@ def measure_command(
     from hsfl import fleet_file  # here, because other commands need not wait for it
 
     with one_line_errors():
-        device_name = name if name is not None else _name_of(certs) or platform.node() or "device"
+        device_name = name if name is not None else _name_of(certs, server) or platform.node() or "device"
         _check_options(device_name, server, {"--name": name, "--up": up, "--down": down, "--main": main})
-        _check_link_options(main, up, down, certs, insecure)
+        _check_link_options(main, edge, server, up, down, certs, insecure)
         if out is not None:
             if out.suffix not in (".toml", ".json"):
                 raise InputError(f"-o is {out}; a fleet file is .toml or .json, such as fleet.toml")
@@ -116,18 +129,21 @@ def measure_command(
         )
         keep_freed_memory()  # as processes that train do
         link: dict[str, str | None] = {"up": up, "down": down}
-        if main is not None:
-            with err_console.status(f"measuring the link to {main} ..."):
-                link = _link(main, device_name, certs)
+        if (address := edge or main) is not None:
+            with err_console.status(f"measuring the link to {address} ..."):
+                link = _link(address, device_name, certs) if edge is None else _link_of_servers(address, certs)
         with err_console.status(f"training {model_settings.name} for {seconds:g} s ..."):
             laid_out = memory_format_of(model_settings)
             speed = training_speed(
                 split_model.to(settings.device), shape, classes, train, seconds, memory_format=laid_out
             )
+            if server:
+                link |= _ending(settings, split_model, shape, classes, Path() if out is None else out.parent)
         memory_bits = machine_memory_bits()
         profile = fleet_file.Profile(model_settings.name, train.batch_size, speed.unit_forward_s, speed.unit_backward_s)
         entry = fleet_file.device_entry(device_name, speed.flops_per_s, memory_bits, link, profile)
-        entry = {key: entry[key] for key in ("compute", "profile")} if server else entry
+        if server:
+            entry = {key: entry[key] for key in ("compute", *fleet_file.ENDING, "profile") if key in entry}
         note = f"{model_settings.name} at {'x'.join(map(str, shape))}, batches of {train.batch_size}"
         if out is not None:
             text = fleet_file.with_device_added(out, entry, server, note)
@@ -169,24 +185,65 @@ def _sample_shape(
     return tuple(shape or data_shape), classes or data_classes
 
 
-def _name_of(certs: Path | None) -> str | None:
-    """The name in a client's bundle."""
+def _name_of(certs: Path | None, server: bool) -> str | None:
+    """The name in a client's bundle, or in the main server's."""
     if certs is None:
         return None
     from hsfl.deploy.trust.bundle import check_bundle  # here, because it needs the extra deploy
 
-    return check_bundle(certs, "client").identity.name
+    return check_bundle(certs, "main" if server else "client").identity.name
 
 
-def _check_link_options(main: str | None, up: str | None, down: str | None, certs: Path | None, insecure: bool) -> None:
-    if main is None and (certs is not None or insecure):
-        raise InputError("--certs and --insecure are for --main HOST:PORT; give that too, or leave them out")
-    if main is not None and (certs is None) != insecure:
+def _check_link_options(
+    main: str | None,
+    edge: str | None,
+    server: bool,
+    up: str | None,
+    down: str | None,
+    certs: Path | None,
+    insecure: bool,
+) -> None:
+    if edge is not None and not server:
+        raise InputError(f"--edge={edge} is for the main server; give --server too, or leave it out")
+    if main is None and edge is None:
+        if certs is not None or insecure:
+            raise InputError(
+                "--certs and --insecure are for --main HOST:PORT (or --edge of the main server); give that too, or leave them out"
+            )
+    elif (certs is None) != insecure:
         raise InputError(
-            "--main needs --certs, the folder that hsfl certs add wrote for this device; or --insecure, without certificates"
+            f"{'--main' if edge is None else '--edge'} needs --certs, the folder that hsfl certs add wrote for this machine; or "
+            "--insecure, without certificates"
         )
     if main is not None and (up or down):
         raise InputError("--main measures the link that --up and --down tell; leave one of them out")
+
+
+def _link_of_servers(address: str, certs: Path | None) -> dict[str, str | None]:
+    """Rate and delay of the link to an edge server that runs, as text with units; of the two directions the slower one counts."""
+    from hsfl.deploy.wire.link_probe import probe_link  # here, because it needs the extra deploy
+
+    found = probe_link(address, "main", certs, server="edge")
+    swap_bps = min(found.up_bps, found.down_bps)
+    return {"swap": quantity_text(swap_bps, "bps"), "swap_delay": f"{1e3 * found.delay_s:.3g}ms"}
+
+
+def _ending(
+    settings: "RunConfig", model: "SplitModel", shape: tuple[int, ...], classes: int, folder: Path
+) -> dict[str, str]:
+    """What this machine takes for its parts of the end of a round, as text with units. A test is timed where the config's test samples
+    are here: a server may hold no data."""
+    from hsfl.runs.client_data import read_data
+    from hsfl.runs.prepare import make_images
+    from hsfl.runs.server_timing import time_server_parts
+
+    test, as_measured = None, settings.model.model_copy(update={"input": shape})
+    if settings.data.model_fields_set:
+        with suppress(InputError):
+            test = make_images(settings.model_copy(update={"model": as_measured}), read_data(settings), "test")
+    fits = test is not None and test.shape == shape
+    parts_s = time_server_parts(model, folder, test if fits else None, classes)
+    return {part: f"{1e3 * part_s:.3g}ms" for part, part_s in parts_s.items()}
 
 
 def _link(address: str, name: str, certs: Path | None) -> dict[str, str | None]:

@@ -64,7 +64,8 @@ class DataConfig(Section):
         None  # for partition "given": a line for each training sample, its client's name or number
     )
     test_file: str | None = None  # of csv: the rows to test on; null: a part is held out
-    test_fraction: float | None = Field(None, gt=0, lt=1)  # of csv, text, and npz with x and y; null: 0.2
+    # of csv, text, and npz with x and y; null: 0.2. 0 withholds nothing, for a device that only trains
+    test_fraction: float | None = Field(None, ge=0, lt=1)
     block: int | None = Field(None, ge=1, le=2**16)  # of text: tokens in a sample; null: 128
     tokenizer: str | None = None  # of text: a JSON file of the library `tokenizers`; null: every byte is a token
     text_split: Literal["position", "file"] | None = (
@@ -159,6 +160,19 @@ class NetworkConfig(Section):
     service: Literal["turns", "longest"] = (
         "turns"  # who of a queue is next: each client in its turn, or the longest way to go
     )
+    # between the two servers, each way, for the sums that they swap at the end of a round; null: no time. This and the next six are for
+    # measured links to a queue (docs/clock.md)
+    swap_bps: float | None = Field(None, gt=0)
+    swap_delay_s: float = Field(0.0, ge=0)  # of a message between the servers besides its bits
+    open_s: float = Field(0.0, ge=0)  # to plan a round, to open it at both servers and to tell the clients
+    average_s: float = Field(
+        0.0, ge=0
+    )  # to sum what one client trained; of all clients together, so many times as much
+    test_s: float = Field(0.0, ge=0)  # of a test, in the rounds that are tested
+    checkpoint_s: float = Field(0.0, ge=0)  # to write a round down
+    test_beside: int = Field(
+        0, ge=0, le=10**6
+    )  # batches of a test that the main server makes while the next round trains; 0: it ends the round
     flops_per_cycle: float = Field(1.0, gt=0)  # of the main server
     main_power_w: float = Field(100.0, gt=0)  # with which the main server sends to all clients together
     edge_power_w: float = Field(100.0, gt=0)  # with which the edge server sends to all clients together

@@ -12,7 +12,7 @@ OFFERED = {  # to other folders, by module
     "from_python": ("dataset", "dataset_digest", "fit_dataset"),
     "partition": ("check_classes", "class_counts", "dirichlet", "Holdings", "is_redrawn", "partition", "sizes_of"),
     "passes": ("batches_of_pass", "RoundSteps", "samples_of_round", "steps_of_round"),
-    "readers.reader_base": ("FileSettings",),
+    "readers.reader_base": ("FILE_FIELDS", "FileSettings"),
     "readers.text": ("read_pydoc", "read_text", "TASK"),
     "registry": (
         "class_counts_of",

@@ -324,13 +324,15 @@ def client_numbers(array_name: str, value: Any, num_samples: int) -> tuple[np.nd
 
 
 def held_out_samples(where: str, labels: np.ndarray, clients: np.ndarray | None, fraction: float) -> np.ndarray:
-    """Which samples are for testing, [n] bool: that part of each class and, within it, of each client's share.
+    """Which samples are for testing, [n] bool: that part of each class and, within it, of each client's share; none where it is 0.
 
     The same in every run. A class of two samples or more is on both sides.
     """
-    if not 0 < fraction < 1:
-        raise InputError(f"{where}test_fraction is {fraction}; give a number above 0 and below 1, such as 0.2")
+    if not 0 <= fraction < 1:
+        raise InputError(f"{where}test_fraction is {fraction}; give 0 or more and below 1, such as 0.2")
     rng, is_test = stream(SPLIT_SEED, "own split"), np.zeros(len(labels), bool)
+    if fraction == 0:
+        return is_test
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))
         if clients is not None:

@@ -35,7 +35,8 @@ def dataset(
     y: one label for each sample, 0, 1, ... of any whole type, or names; of another task 0 and 1 for each label (`multi_label`, [n, L]),
         numbers (`regression`, [n] or [n, D]), the token that follows each token (`next_token`, [n, T]), or the class of each pixel
         (`segmentation`, whole numbers [n, H, W], or of any other shape that the model gives).
-    test_x, test_y: the samples to test on; without them `test_fraction` of each class (0.2) is held out, always the same.
+    test_x, test_y: the samples to test on; without them `test_fraction` of each class (0.2) is held out, always the same; of 0 none, for a
+        device that only trains.
     clients: who holds each sample of x, a number or a name; used by `data.partition = "given"`.
     classes: names, by label; needed where a class has no training sample.
     normalise: each feature (or channel) of floats to mean 0 and std 1 over the training samples; images always are.
@@ -50,7 +51,7 @@ def dataset(
         raise InputError("y is missing; give one label for each sample, or a torch data set of pairs (x, y) as x")
     if (test_x is None) != (test_y is None):
         raise InputError(f"test_{'y' if test_y is None else 'x'} is missing; give test_x and test_y, or neither")
-    if test_x is not None and test_fraction is not None:
+    if test_x is not None and test_fraction:
         raise InputError(f"test_fraction is {test_fraction} beside test_x; leave one of them out")
     test = None if test_x is None else Side("test_x", test_x, "test_y", test_y)
     arrays = checked_arrays(

@@ -130,7 +130,7 @@ class Dataset(OnScreen):
 
     def __post_init__(self) -> None:
         for side, x, y in (("train", self.train_x, self.train_y), ("test", self.test_x, self.test_y)):
-            if len(x) != len(y) or len(x) == 0:
+            if len(x) != len(y) or (len(x) == 0 and side == "train"):
                 raise InputError(
                     f"{self.name}: {side}_x has {len(x)} samples and {side}_y {len(y)} labels; give one label for each "
                     "sample, and one sample at least"

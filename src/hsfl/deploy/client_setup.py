@@ -8,6 +8,7 @@ import torch
 from hsfl import plugins
 from hsfl.config import RunConfig
 from hsfl.data import augment
+from hsfl.data.readers.reader_base import FILE_FIELDS
 from hsfl.data.registry import Dataset
 from hsfl.deploy.device_limits import (
     OneHolder,
@@ -64,7 +65,7 @@ def prepare_setup(settings: ClientSettings, welcome: Welcome) -> ClientSetup:
     simulated = settings.as_client is not None
     config = received_config(welcome.settings, client_data_settings(settings), simulated)
     check_seat(welcome.seat, config.fleet.num_clients)
-    dataset = read_data(config)
+    dataset = read_data(config if welcome.evaluates or simulated else _training_on_all(config))
     check_images(config, dataset)
     images = make_images(config, dataset, "train")
     augment.check_augmentation(config.data.augment, images.shape)
@@ -85,6 +86,15 @@ def prepare_setup(settings: ClientSettings, welcome: Welcome) -> ClientSetup:
     feed = Feed(images, OneHolder(welcome.seat, sample_indices), config.seed, config.data.augment)
     test = _test_images(config, dataset, settings.as_client) if welcome.evaluates else None
     return ClientSetup(kit, feed, welcome.seat, tuple(counts.tolist()), test)
+
+
+def _training_on_all(config: RunConfig) -> RunConfig:
+    """The config of a device that judges no model: where its file has no test samples, it withholds none from training, unless its settings
+    say how many."""
+    data = config.data
+    if data.test_fraction is not None or data.name.partition(":")[0] not in FILE_FIELDS["test_fraction"]:
+        return config
+    return config.model_copy(update={"data": data.model_copy(update={"test_fraction": 0.0})})
 
 
 def _test_images(config: RunConfig, dataset: Dataset, as_client: int | None) -> Images | None:

@@ -190,7 +190,7 @@ class EdgeProcess:
             "Swap": ServedMethod("stream_stream", main_only, self.swap_sums),
             "Fetch": ServedMethod("stream_stream", clients_only, self.send_head),
             "Upload": ServedMethod("stream_stream", clients_only, self.take_head),
-            "Probe": ServedMethod("unary_unary", clients_only, answer_probe),
+            "Probe": ServedMethod("unary_unary", ("main", "client"), answer_probe),
         }
 
     async def begin_run(self, request: bytes, context: Any) -> bytes:

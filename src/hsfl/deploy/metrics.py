@@ -13,8 +13,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from hsfl.deploy.trust.credentials import is_loopback
 from hsfl.deploy.trust.expiry import bundle_days
 from hsfl.errors import InputError
+from hsfl.network.round_end import END_PARTS
+from hsfl.runs.run_folder.round_phases import CLIENT_PARTS
 
 PHASES = ("client", "smashed", "server", "waiting", "gradient", "model_up", "model_down")
+PARTS = (*CLIENT_PARTS, *END_PARTS)
 LINKS = ("client_main", "client_edge", "main_edge")
 DIRECTIONS = ("up", "down")  # up: towards the main server, or from a client
 REASONS = (
@@ -62,6 +65,13 @@ class Metrics:
             registry=registry,
             buckets=SECONDS,
         )
+        self._part_s = Histogram(
+            "hsfl_round_part_seconds",
+            "Measured seconds of a part of a round in which no client trains.",
+            ["part"],
+            registry=registry,
+            buckets=SECONDS,
+        )
         self._bytes = Counter("hsfl_link_bytes", "Bytes carried by a link.", ["link", "direction"], registry=registry)
         self._drops = Counter("hsfl_drops", "Clients dropped or refused, by reason.", ["reason"], registry=registry)
         self.connections = Gauge("hsfl_connections", "Open connections to this server.", registry=registry)
@@ -72,6 +82,8 @@ class Metrics:
             self._refused_connections.labels(reason)
         for phase in PHASES:
             self._phase_s.labels(phase)  # a series is there from the start, at zero
+        for part in PARTS:
+            self._part_s.labels(part)
         for link in LINKS:
             for direction in DIRECTIONS:
                 self._bytes.labels(link, direction)
@@ -82,6 +94,11 @@ class Metrics:
         """Note how long a phase of one client took in a round."""
         assert phase in PHASES, phase
         self._phase_s.labels(phase).observe(seconds)
+
+    def part(self, part: str, seconds: float) -> None:
+        """Note how long a part of a round took in which no client trains."""
+        assert part in PARTS, part
+        self._part_s.labels(part).observe(seconds)
 
     def carried(self, link: str, direction: str, num_bytes: int) -> None:
         """Count bytes on a link."""

@@ -24,6 +24,7 @@ from hsfl.deploy.main.edge_link import EdgeLink
 from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.learned_speeds import work_of_main
 from hsfl.deploy.main.main_server import MainProcess
+from hsfl.deploy.main.overlapping_test import num_test_batches
 from hsfl.deploy.main.roster import Roster
 from hsfl.deploy.main.server_checkpoint import MainCheckpoint
 from hsfl.deploy.metrics import Metrics, serve_metrics
@@ -92,6 +93,8 @@ async def serve_main(settings: MainSettings, insecure: bool, log: Log) -> Summar
         control = FleetControl(folder, rules, log, kit.num_units)
         counts = ClientCounts(metrics, settings.metrics_clients, roster.run)
         shared = SharedState(settings, kit, planner, roster, edge, compute, log, metrics, control, counts)
+        if settings.test_beside and test is not None:
+            planner.test_beside(num_test_batches(test, kit.num_classes))
         checkpoint = MainCheckpoint(shared, folder, test, classes)
         checkpoint.restore()
         main = MainProcess(shared, checkpoint)

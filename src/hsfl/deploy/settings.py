@@ -46,6 +46,7 @@ class MainSettings(_Table):
     # what a client counts at most in the average: for all, or by its name; None: twice the median of the others where it trains the whole model
     max_samples: MostSamples | dict[str, MostSamples] | None = None
     on_jump: Literal["warn", "reject"] | None = None  # what to do when the loss on the operator's test samples jumps
+    test_beside: bool = False  # whether a round's model is tested here while the next round trains
     jump: float = Field(2.0, gt=1)  # a loss jumps that is more than so many times the loss before the round
     input: tuple[int, ...] | None = None  # the shape of a sample, where run.data does not lie on this machine
     classes: int | None = Field(None, ge=2)  # the number of classes, likewise
@@ -185,6 +186,12 @@ def _check_robust(settings: MainSettings, config: RunConfig) -> None:
     if config.attack.kind is not None:
         raise InputError(
             f"run.attack.kind is {config.attack.kind!r}; attackers are simulated by hsfl run, so leave it out on real machines"
+        )
+    if settings.test_beside and (settings.evaluate != "here" or settings.on_jump == "reject"):
+        name, value = ("evaluate", settings.evaluate) if settings.evaluate != "here" else ("on_jump", settings.on_jump)
+        raise InputError(
+            f"test_beside is true but {name} is {value!r}: only a test on this machine, for which no round waits, can be made beside the "
+            f"next round; leave test_beside out, or change {name}"
         )
     if settings.on_jump is not None and settings.evaluate != "here":
         raise InputError(

@@ -1,6 +1,7 @@
 """Checkpoints of a server's units, one file a round; the last two rounds stay, so that both servers can begin the same round."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -27,12 +28,14 @@ class UnitStore:
         matches = (FILE_NAME.fullmatch(path.name) for path in self.folder.glob("round-*.safetensors"))
         return sorted(int(match[1]) for match in matches if match)
 
-    def save(self, round: int, state: UnitState, notes: dict[str, str]) -> None:
+    def save(
+        self, round: int, state: UnitState, notes: dict[str, str], once_written: Callable[[], None] | None = None
+    ) -> None:
         """Keep a state. Either it is on the disk, or the files are as before and an error without paths says why.
-        notes: text to keep with the state."""
+        notes: text to keep with the state. once_written: called when its content is on the disk, before it takes its place."""
         about = notes | {"start": str(state.start), "stop": str(state.stop)}
         try:
-            save_tensors(self._path(round), {"floats": state.floats, "ints": state.ints}, about)
+            save_tensors(self._path(round), {"floats": state.floats, "ints": state.ints}, about, once_written)
         except InputError as error:
             reason = getattr(error.__cause__, "strerror", None) or error.__cause__
             raise InputError(

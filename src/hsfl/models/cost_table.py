@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 BITS_PER_BYTE = 8
+SUM_BITS = 64  # of a number in a sum, and of each unit's weight
 MOST_SIDE, MOST_NUMBERS = 4096, 2**26  # of a sample
 MOST_SIZE = 2**40  # of a side, or of a parameter
 SIZES = ("smashed_shapes", "param_sizes")
@@ -62,6 +63,7 @@ class CostTable(OnScreen):
         None  # [C] of a sample's smashed data; empty where nothing travels, or whole numbers such as tokens
     )
     param_sizes: tuple[tuple[int, ...], ...] | None = None  # [num_units] the numbers in each parameter of a unit
+    sum_bits: Array | None = None  # [C] the client side's sums, as the two servers swap them
 
     def __post_init__(self) -> None:
         for name, length in (
@@ -80,6 +82,11 @@ class CostTable(OnScreen):
     def down_bits(self) -> Array:
         """What comes down to a client once a round, [C]."""
         return self.model_bits if self.model_down_bits is None else self.model_down_bits
+
+    @property
+    def swapped_bits(self) -> Array:
+        """What the units before each cut take between the two servers, [C]: 8 bytes a number, twice a float32's, unless the table says more."""
+        return 2 * self.model_bits if self.sum_bits is None else self.sum_bits
 
     @property
     def cuts(self) -> range:
@@ -236,6 +243,7 @@ def measure_cost(
         batch_size=batch_size,
         smashed_shapes=(*shapes[:-1], ()),
         param_sizes=tuple(tuple(p.numel() for p in unit.parameters() if p.numel()) for unit in model.units),
+        sum_bits=_sums_before([SUM_BITS * (1 + _num_values(model.unit_state(u))) for u in range(num_units)]),
     )
 
 
@@ -259,6 +267,10 @@ def _sums_before(per_unit: Sequence[float]) -> Array:
 def _sums_from(per_unit: Sequence[float]) -> Array:
     """The sum over the units [cut, num_units), for each cut."""
     return np.concatenate([np.cumsum(per_unit[::-1], dtype=float)[::-1], [0.0]])
+
+
+def _num_values(unit_state: Mapping[str, "torch.Tensor"]) -> int:
+    return sum(tensor.numel() for tensor in unit_state.values())
 
 
 def _num_bits(tensor: "torch.Tensor") -> int:

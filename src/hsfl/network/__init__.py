@@ -28,6 +28,7 @@ OFFERED = {  # to other folders, by module
         "Timeline",
         "timeline",
         "Why",
+        "with_end",
     ),
     "clusters": (
         "gibbs_clusters",
@@ -73,8 +74,14 @@ OFFERED = {  # to other folders, by module
         "UnitWork",
     ),
     "norm_estimation": ("estimation_s",),
+    "round_end": (
+        "END_PARTS",
+        "RoundEnd",
+        "SWAP_MESSAGES",
+    ),
     "server_queue": (
         "least_queued_s",
+        "queued_beside",
         "queued_round",
         "queued_work",
         "QueuedRound",

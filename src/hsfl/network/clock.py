@@ -11,7 +11,7 @@ block ends with the round, and a chart needs nine blocks per client.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -53,6 +53,7 @@ class Timeline:
     waiting_s: Array  # [K]
     straggler: int
     round_s: float
+    ending_s: dict[str, float] = field(default_factory=dict)  # seconds of each part of the round's end that takes time
 
     def __post_init__(self) -> None:
         for name in ("start_s", "end_s", "finish_s", "waiting_s", "round_s"):
@@ -173,6 +174,16 @@ def timeline(
     decoder_s = np.broadcast_to(np.asarray(decoder_s, float), (num_clients,))
     turns = _turns(row.timing, on, clusters)
     return _in_step(work, decoder_s, turns, order if row.timing.step == "queue" else None)
+
+
+def with_end(timeline: Timeline, parts_s: dict[str, float]) -> Timeline:
+    """The round with an end (`round_end`) for which everybody waits. parts_s: seconds by part."""
+    taking_s = {name: part_s for name, part_s in parts_s.items() if part_s > 0}
+    if not taking_s:
+        return timeline
+    total_s = sum(taking_s.values())
+    waiting_s = np.where(timeline.started, timeline.waiting_s + total_s, timeline.waiting_s)
+    return replace(timeline, waiting_s=waiting_s, round_s=timeline.round_s + total_s, ending_s=taking_s)
 
 
 def _checked_timeline(name: str, given: object, num_clients: int) -> Timeline:

@@ -15,6 +15,8 @@ from hsfl.fleet_file import Device
 from hsfl.models.cost_table import CostTable
 from hsfl.network import given_numbers
 from hsfl.network.latency import UnitWork
+from hsfl.network.round_end import RoundEnd
+from hsfl.network.server_queue import QueuedTest
 
 Array = np.ndarray
 Range = tuple[float, float]
@@ -40,6 +42,8 @@ class Servers:
     )
 
     work: UnitWork | None = None  # [C], where its units were measured
+    end: RoundEnd | None = None  # of a round, where the main server is one queue; None: it takes no time
+    test: QueuedTest | None = None  # what the queue serves besides the clients
 
     def __post_init__(self) -> None:
         for name in ("main_hz", "flops_per_cycle", "main_power_w", "edge_power_w"):

@@ -53,6 +53,14 @@ class QueuedWork:
 
 
 @dataclass(frozen=True)
+class QueuedTest:
+    """A test of the round before, which takes its turn among the clients' batches."""
+
+    num_batches: float
+    serve_s: float  # of a batch
+
+
+@dataclass(frozen=True)
 class QueuedRound:
     """When each client's part is over, upload included, and how long its batches waited for the server, [K] each."""
 
@@ -87,6 +95,14 @@ def service_arguments(work: QueuedWork, order: str) -> tuple[Array, Array, Array
         of_several = {name: getattr(work, name) * together for name in ("before_s", "serve_s", "after_s")}
         work = replace(work, **of_several, num_batches=work.num_batches / together)
     return *arguments(work), ORDERS[order]
+
+
+def queued_beside(serve: Serve, test: QueuedTest, work: QueuedWork) -> QueuedRound:
+    """The round of these clients on a server that tests the model of the round before meanwhile, from the round's beginning on."""
+    columns = (work.before_s, work.serve_s, work.after_s, work.num_batches, work.up_s)
+    rows = zip(np.broadcast_arrays(*columns), (0.0, test.serve_s, 0.0, test.num_batches, 0.0))
+    queued = serve(QueuedWork(*(np.append(column, value) for column, value in rows)))
+    return QueuedRound(queued.finish_s[:-1], queued.waited_s[:-1])
 
 
 def arguments(work: QueuedWork) -> tuple[Array, Array, Array, Array, Array]:

@@ -24,6 +24,8 @@ def with_fleet_file(config: RunConfig) -> RunConfig:
         return config
     network = config.network
     changes = _server(network, file)
+    if network.kind == "measured":
+        changes |= _ending(network, file)
     if network.kind == "measured" and network.history is None:
         changes |= _rates(network, file) | _delays(network, file)
     elif network.kind == "ofdma":
@@ -36,7 +38,7 @@ def fleet_notes(config: RunConfig) -> list[str]:
     file, network = _read(config), config.network
     if file is None:
         return []
-    notes = [_profile_note(config, file)] if network.kind == "measured" else []
+    notes = [_profile_note(config, file), _ending_note(config, file)] if network.kind == "measured" else []
     if file.main_server is not None or not _is_default(network):
         return [note for note in notes if note]
     return [
@@ -45,6 +47,18 @@ def fleet_notes(config: RunConfig) -> list[str]:
         f"{file.path} describes: cuts and seconds rest on it. Measure the server with hsfl measure --server -o {file.path}, "
         "or set network.main_hz",
     ]
+
+
+def _ending_note(config: RunConfig, file: FleetFile) -> str | None:
+    """That the file's main server says nothing of the end of a round."""
+    if file.main_server is None or file.main_server.ending or config.network.server == "shares":
+        return None
+    if any(getattr(config.network, setting) for _, setting in fleet_file.ENDING.values()):
+        return None
+    return (
+        f"the end of a round (swap, average, test, checkpoint) is planned to take no time, as [main_server] in {file.path} does not say; "
+        "let hsfl measure --server write it there, or copy what a deployment measured"
+    )
 
 
 def _profile_note(config: RunConfig, file: FleetFile) -> str | None:
@@ -126,6 +140,18 @@ def _server(network: NetworkConfig, file: FleetFile) -> dict[str, Any]:
             "one of them out"
         )
     return {"main_hz": server.cpu_hz, "flops_per_cycle": server.flops_per_cycle}
+
+
+def _ending(network: NetworkConfig, file: FleetFile) -> dict[str, Any]:
+    """The end of a round, as far as the file's main server gives it."""
+    ending = file.main_server.ending if file.main_server else {}
+    usual, words = NetworkConfig(), {setting: word for word, (_, setting) in fleet_file.ENDING.items()}
+    for setting in ending:
+        if getattr(network, setting) != getattr(usual, setting):
+            raise InputError(
+                f"network.{setting} has no effect beside {words[setting]} of [main_server] in {file.path}; leave one of them out"
+            )
+    return dict(ending)
 
 
 def _rates(network: NetworkConfig, file: FleetFile) -> dict[str, Any]:

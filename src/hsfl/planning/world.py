@@ -5,7 +5,7 @@ Legend: K clients, N cells, R recorded rounds, S sampled rounds.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from hsfl.allocation.scenario import Scenario
 from hsfl.codec_table import link_choices
-from hsfl.config import FleetConfig, ModelConfig, NetworkConfig, RunConfig
+from hsfl.config import FleetConfig, ModelConfig, NetworkConfig, RunConfig, TrainConfig
 from hsfl.data.passes import batches_of_pass, samples_of_round, steps_of_round
 from hsfl.errors import InputError
 from hsfl.framework_table import method
@@ -34,6 +34,7 @@ from hsfl.network.channel import (
 )
 from hsfl.network.devices import Fleet, Servers
 from hsfl.network.latency import Rates
+from hsfl.network.round_end import RoundEnd
 from hsfl.planning.coded_cost import added_work, coded_cost, coding_work
 from hsfl.planning.fleet_from_file import measured_works, to_other_server, with_fleet_file
 from hsfl.rng import stream
@@ -98,8 +99,16 @@ def world_of(config: RunConfig, cost: CostTable) -> World:
     if recorded is not None:
         _check_history(recorded, links, str(network.history))
     service = network.service if server_is_queue(network) else None
+    end = None if service is None else round_end_of(network)
     servers = Servers(
-        network.main_hz, network.flops_per_cycle, network.main_power_w, network.edge_power_w, service, works.main_server
+        network.main_hz,
+        network.flops_per_cycle,
+        network.main_power_w,
+        network.edge_power_w,
+        service,
+        works.main_server,
+        end,
+        None if end is None else end.beside(tests_per_round(config.train)),
     )
     return World(cost, fleet, servers, links, recorded, config.fleet_seed, network.speed_std)
 
@@ -112,6 +121,16 @@ def server_is_queue(network: NetworkConfig) -> bool:
             "set network.kind=measured, or network.server=auto"
         )
     return network.server == "queue" or (network.server == "auto" and network.kind == "measured")
+
+
+def tests_per_round(train: TrainConfig) -> float:
+    """How often a round is tested, in the mean over a run."""
+    return 1 / train.eval_every
+
+
+def round_end_of(network: NetworkConfig) -> RoundEnd:
+    """The end of a round as the settings give it."""
+    return RoundEnd(**{field.name: getattr(network, field.name) for field in fields(RoundEnd)})
 
 
 def model_cost(config: RunConfig, input_shape: Shape, num_classes: int, batch_size: int | None = None) -> CostTable:

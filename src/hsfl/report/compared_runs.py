@@ -31,6 +31,7 @@ from hsfl.runs.run_folder.records import (
     Held,
     Index,
     Number,
+    Positive,
     RoundRecord,
 )
 from hsfl.tasks import ACCURACY, DEFAULT, TASKS, Metric
@@ -315,6 +316,7 @@ class PlanRecord:
     other_cut: Index | None
     other_round_s: Number | None
     crowd: CrowdPlan | None  # of many clients, or several cells, in place of the clients
+    ending_s: dict[str, Positive] = field(default_factory=dict)  # of each part of the round's end
     config: dict[str, Any] | None = None  # None in what `hsfl plan --json` prints
 
 

@@ -147,7 +147,7 @@ def waiting_spans(record: RoundRecord, client: int) -> list[tuple[float, float]]
 
 def end_together(record: RoundRecord) -> bool:
     """Whether all clients end their part of the round together, apart from rounding, so that no client holds another one up. Who
-    waits while others download the model at the end of the round still ended together with them."""
+    waits at the end of the round, while others download the model and servers swap, test and write, still ended together with them."""
     if record.num_started < 2 or record.dropped:
         return False
     level_s = LEVEL * record.round_s
@@ -157,10 +157,11 @@ def end_together(record: RoundRecord) -> bool:
         return finish_s <= level_s and waiting_s - down_s <= level_s
     closing = record.phases.get("model_down")
     ends_s = [times["end_s"] for phase, times in record.phases.items() if phase != "model_down"]
+    servers_s = sum((record.modelled_ending_s or {}).values())  # everybody waits while the servers end the round
     for k in record.started:
         is_last = closing is not None and all(end_s[k] <= closing["start_s"][k] for end_s in ends_s)
         closing_s = max(closing["end_s"]) - closing["end_s"][k] if closing is not None and is_last else 0.0
-        if record.waiting_s[k] - closing_s > level_s:
+        if record.waiting_s[k] - closing_s - servers_s > level_s:
             return False
     return True
 

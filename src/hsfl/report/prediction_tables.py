@@ -56,13 +56,20 @@ def run_sentences(run: Any) -> list[str]:
     sentences = [
         f"the round: predicted {seconds(run.predicted_s, 4)}, {measured}: an error of {_error_text(run.error)}"
     ]
-    if run.end_s is not None:
+    if run.ending:
+        predicted_s = sum(part.predicted_s for part in run.ending.values())
+        parts = ", ".join(f"{name} {_ending_cells(part)}" for name, part in run.ending.items())
         sentences.append(
-            f"the end of the round (swap, average, test, checkpoint) took {seconds(run.end_s, 3)} of it: in no client's phases"
+            f"the end of the round, in no client's phases: predicted {seconds(predicted_s, 3)}, {_took(run)} {seconds(run.ending_s, 3)} "
+            f"({parts}: predicted and {_took(run)})"
         )
     if len(run.clients) > MOST_CLIENTS:
         sentences.append(f"shown are {MOST_CLIENTS} of {len(run.clients)} clients, whose prediction is farthest off")
     return sentences + [f"note: {note}" for note in run.notes]
+
+
+def _ending_cells(part: Any) -> str:
+    return f"{seconds(part.predicted_s, 3)} and {seconds(part.measured_s, 3)}"
 
 
 def ranked_name(ranked: Any) -> str:

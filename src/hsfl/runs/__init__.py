@@ -71,6 +71,7 @@ OFFERED = {  # to other folders, by module
         "LOCK",
         "lock_file",
         "path_name",
+        "record_line",
         "run_path",
         "RunFolder",
         "TIMING",
@@ -79,6 +80,7 @@ OFFERED = {  # to other folders, by module
     "run_folder.records": (
         "AllocationNote",
         "best_round",
+        "CheckedRound",
         "ClientsRecord",
         "ContenderRecord",
         "ContendersRecord",
@@ -93,6 +95,11 @@ OFFERED = {  # to other folders, by module
         "RoundRecord",
         "RunStanding",
         "standing_after",
+    ),
+    "run_folder.round_phases": (
+        "CLIENT_PARTS",
+        "modelled_phases_s",
+        "parts_of_round",
     ),
     "run_folder.round_tables": (
         "metric_names",
@@ -110,6 +117,7 @@ OFFERED = {  # to other folders, by module
         "summarise",
         "Summary",
     ),
+    "server_timing": ("time_server_parts",),
     "studies.compare_runs": (
         "has_ended",
         "run_contenders",

@@ -9,7 +9,7 @@ An error is predicted / measured - 1: +0.1 where the prediction is a tenth longe
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -21,11 +21,12 @@ from hsfl.errors import InputError
 from hsfl.files import read_record
 from hsfl.formats import count, seconds
 from hsfl.framework_table import METHODS, PROPOSED
+from hsfl.network.round_end import END_PARTS
 from hsfl.runs.from_plan import PLAN_FILE, read_plan
 from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.run_folder.records import Index, Positive, RoundRecord
+from hsfl.runs.run_folder.round_phases import modelled_phases_s
 
-LEVEL = 1e-6  # of a round: records are rounded, and less is no waiting
 MUST_AGREE = ("model.name", "train.batch_size", "train.local_epochs")  # for a plan to speak for a run
 
 
@@ -91,7 +92,8 @@ class ComparedRun(Compared):
     measured: bool  # on real machines; else simulated
     rounds: list[int]  # that are compared
     rounds_s: list[float]  # how long each of them took
-    end_s: float | None  # of the round's end (swap, average, test, checkpoint), median; None where nobody timed it
+    ending_s: float | None  # of the round's end, median; None where nobody timed it
+    ending: dict[str, Compared]  # of its parts, where they were timed; nothing predicted is 0
     clients: list[ComparedClient]
     notes: list[str]
 
@@ -117,6 +119,7 @@ class PlannedRound:
     round_s: Positive
     clients: list[PredictedClient]
     num_samples: int = 1
+    ending_s: dict[str, Positive] = field(default_factory=dict)  # of each part of the round's end
     config: dict[str, Any] | None = None
     path: str = ""
 
@@ -183,7 +186,7 @@ def compare_run(plans: Sequence[PlannedRound], path: Path, span: RoundSpan) -> C
         )
     predicted = _own_prediction(run) if plan is None else [client.seconds for client in plan.clients]
     rounds_s = [_round_s(record) for record in counted]
-    ends_s = [sum(parts.values()) for parts in map(_end_parts, counted) if parts]
+    endings = [parts for parts in map(_taken_ending_s, counted) if parts]
     round_s = run.records[0].round_s if plan is None else plan.round_s
     return ComparedRun(
         **vars(compared(round_s, rounds_s)),
@@ -194,7 +197,8 @@ def compare_run(plans: Sequence[PlannedRound], path: Path, span: RoundSpan) -> C
         measured=counted[0].measured is not None,
         rounds=[record.round for record in counted],
         rounds_s=rounds_s,
-        end_s=median(ends_s) if ends_s else None,
+        ending_s=median(sum(parts.values()) for parts in endings) if endings else None,
+        ending=_compare_endings(run.records[0].modelled_ending_s or {} if plan is None else plan.ending_s, endings),
         clients=_compare_clients(plans[0].clients, cuts, predicted, run, counted),
         notes=[*_prediction_notes(plans, plan, config, run), *_round_notes(predicted, chosen, counted)],
     )
@@ -243,7 +247,7 @@ def _goes_as_planned(framework: str, plan: PlannedRound) -> bool:
 def _own_prediction(run: _Rounds) -> list[dict[str, float]]:
     """The seconds of each client's phases in the run's own model of its first round; none of a client that did not take part."""
     record = run.records[0]
-    modelled = [_modelled_s(record, client) if client in record.started else {} for client in run.clients]
+    modelled = [modelled_phases_s(record, client) if client in record.started else {} for client in run.clients]
     queued = any(spent.get("waiting") for spent in modelled)
     return [{phase: value for phase, value in spent.items() if queued or phase != "waiting"} for spent in modelled]
 
@@ -280,7 +284,7 @@ def _as_predicted(spent: dict[str, float], prediction: dict[str, float]) -> dict
 def _taken_s(record: RoundRecord, client: int) -> dict[str, float]:
     """The seconds that a kept client spent on each phase: on real machines measured, else modelled."""
     if record.measured is None:
-        return _modelled_s(record, client)
+        return modelled_phases_s(record, client)
     took_s = {phase: values[client] for phase, values in record.measured.items()}
     return {phase: value for phase, value in took_s.items() if value is not None}
 
@@ -289,24 +293,17 @@ def _round_s(record: RoundRecord) -> float:
     return record.round_s if record.measured is None else record.wall_s
 
 
-def _end_parts(record: RoundRecord) -> dict[str, float] | None:
-    """The measured parts of the round's end, where the record has them."""
-    return getattr(record, "end_s", None)
+def _taken_ending_s(record: RoundRecord) -> dict[str, float] | None:
+    """Seconds of each part of the round's end, where the record has them: on real machines measured, else modelled."""
+    return record.modelled_ending_s if record.measured is None else record.ending_s
 
 
-def _modelled_s(record: RoundRecord, client: int) -> dict[str, float]:
-    """The modelled seconds of a client by the phases of a plan, in which forward and backward are one."""
-    spent = dict.fromkeys(("client", "smashed", "waiting", "server", "gradient", "model_up", "model_down"), 0.0)
-    before_s = 0.0
-    for name, times in record.phases.items():
-        start_s, end_s = times["start_s"][client], times["end_s"][client]
-        if name == "server_forward" and end_s > start_s:
-            waited_s = start_s - before_s
-            spent["waiting"] = waited_s if waited_s > LEVEL * record.round_s else 0.0
-        before_s = end_s if end_s > start_s else before_s
-        phase = name.removesuffix("_forward").removesuffix("_backward")
-        spent[phase] = spent.get(phase, 0.0) + end_s - start_s
-    return spent
+def _compare_endings(predicted: dict[str, float], endings: Sequence[dict[str, float]]) -> dict[str, Compared]:
+    """Each part of the round's end that was predicted or took time; the median is over the rounds that have the part, as not all are
+    tested."""
+    taken = {part: [parts[part] for parts in endings if part in parts] for part in END_PARTS}
+    rows = {part: compared(predicted.get(part, 0.0), values) for part, values in taken.items() if values}
+    return {part: row for part, row in rows.items() if row.predicted_s > 0 or row.high_s > 0}
 
 
 def _prediction_notes(

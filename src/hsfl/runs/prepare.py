@@ -199,7 +199,8 @@ def make_images(config: RunConfig, dataset: Dataset, side: str) -> Images:
     x, y = (dataset.train_x, dataset.train_y) if side == "train" else (dataset.test_x, dataset.test_y)
     if not len(y):
         raise InputError(
-            f"{dataset.name} has no {side} images; give it more images (a class of one image has no test image)"
+            f"{dataset.name} has no {side} samples; give it more (a class of one sample has no test sample)"
+            f"{', or leave data.test_fraction=0 out, which withholds none' if config.data.test_fraction == 0 else ''}"
         )
     samples = torch.from_numpy(x)
     if config.model.input is not None:

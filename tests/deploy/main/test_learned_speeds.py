@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hsfl.deploy.logs import open_log
-from hsfl.deploy.main.learned_speeds import exchange_s, learned, learned_main, work_of_client
+from hsfl.deploy.main.learned_speeds import exchange_s, learned, learned_end, learned_main, work_of_client
 from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.wire.client_messages import OwnSpeeds
 from hsfl.deploy.wire.link_probe import answer_probe, probe_link
@@ -22,6 +22,7 @@ from hsfl.deploy.wire.transport import ServedMethod, listen
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable
 from hsfl.network.latency import UnitWork
+from hsfl.network.round_end import RoundEnd
 from tests.naming import names, raises
 from tests.small_runs import hsfl, refused
 
@@ -86,24 +87,34 @@ def test_the_main_server_learns_its_own_speed() -> None:
 
 
 @pytest.fixture
-def address() -> Iterator[str]:
-    """A server that answers probes, in plaintext, in a loop of its own."""
+def address(addresses: tuple[str, str]) -> str:
+    """The main server's."""
+    return addresses[0]
+
+
+@pytest.fixture(scope="module")
+def addresses() -> Iterator[tuple[str, str]]:
+    """A main and an edge server that answer probes, in plaintext, in a loop of their own."""
     loop, started, ports = asyncio.new_event_loop(), threading.Event(), list[int]()
 
     async def serve() -> None:
-        methods = {"Probe": ServedMethod("unary_unary", ("client",), answer_probe)}
+        methods = {"Probe": ServedMethod("unary_unary", ("main", "client"), answer_probe)}
         log = open_log("main", True, io.StringIO())
-        server = await listen("127.0.0.1:0", "hsfl.Main", methods, None, log, Metrics(), 1 << 21)
-        ports.append(server.port)
+        servers = [
+            await listen("127.0.0.1:0", service, methods, None, log, Metrics(), 1 << 21)
+            for service in ("hsfl.Main", "hsfl.Edge")
+        ]
+        ports.extend(server.port for server in servers)
         started.set()
         await over.wait()
-        await server.stop(0)
+        for server in servers:
+            await server.stop(0)
 
     over = asyncio.Event()
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
     assert started.wait(20)
-    yield f"127.0.0.1:{ports[0]}"
+    yield f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}"
     loop.call_soon_threadsafe(over.set)
     thread.join(20)
     loop.close()
@@ -123,6 +134,34 @@ def test_a_link_is_measured_from_outside(address: str, tmp_path: Path) -> None:
     assert all(f"\n{field} = " in text for field in ("up", "down", "delay", "forward_ms", "backward_ms"))
     answer = hsfl(*QUICK, "--main", address, "--insecure", "--name", "ward-1", "--json").json()
     assert set(answer["entry"]) >= {"up", "down", "delay", "profile"}
+
+
+def test_the_link_between_the_servers_is_measured(addresses: tuple[str, str], tmp_path: Path) -> None:
+    entry = hsfl(*QUICK, "--server", "--edge", addresses[1], "--insecure", "--json").json()["entry"]
+    assert set(entry) == {"compute", "swap", "swap_delay", "average", "checkpoint", "profile"}
+    names(refused(*QUICK, "--server", "--edge", addresses[1]), "--edge needs --certs", "--insecure")
+    names(refused(*QUICK, "--edge", addresses[1], "--insecure"), "--edge", "give --server")
+
+
+ENDS = st.fixed_dictionaries(
+    {name: st.floats(1e-3, 10.0) for name in ("open", "swap", "average", "test", "checkpoint")}
+)
+
+
+@given(ENDS, st.integers(1, 20), st.floats(0.0, 1.0))
+def test_the_end_of_a_round_approaches_what_is_measured(
+    seen: dict[str, float], num_clients: int, delay_s: float
+) -> None:
+    """From nothing but the link between the servers, and from seconds that are far off."""
+    cost = CostTable(*[np.ones(4)] * 6, np.array([0.0, 1e6, 4e6, 5e6]))
+    cuts = np.array([1, *[3] * num_clients])
+    bits = float(cost.swapped_bits[3] - cost.swapped_bits[1])
+    for end in (RoundEnd(swap_bps=1e6, swap_delay_s=delay_s), RoundEnd(1e12, 0.0, 100.0, 1e-5, 100.0, 100.0)):
+        for _ in range(40):
+            end = learned_end(end, seen, bits, len(cuts))
+        assert end.parts(cost, cuts, 1.0) == pytest.approx(seen, rel=1e-3)
+    assert learned_end(end, {}, bits, 3) == end
+    assert learned_end(end, {"swap": 1.0}, 0.0, 3) == end, "nothing was swapped"
 
 
 def test_a_link_that_cannot_be_measured_is_one_line() -> None:

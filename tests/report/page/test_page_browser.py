@@ -414,3 +414,23 @@ def test_curves_that_coincide_and_many_intervals(open_page: Any, tmp_path: Path)
     tab.locator("#curve-legend button").first.click()
     assert chart.locator(".band").count() == 2  # two are left: bands again
     assert tab.evaluate(HOLDS, "#curves .band") == tab.locator("#curves .band").count()
+
+
+def test_measured_and_modelled_seconds_are_told_apart(open_page, tmp_path):
+    """Of clients' phases and of the parts in which none trains; the clocks of a deployment have names of their own."""
+    took = {"client": [8.0, 5.0], "smashed": [0.5, 0.5], "model_up": [1.25, 0.5], "model_down": [0.25, 0.75]}
+    rounds = [
+        replace(one, measured=took, wall_s=12.5, ending_s={"swap": 0.5, "test": 2.0}, modelled_ending_s={"swap": 0.25})
+        for one in records([0.25, 0.5])
+    ]
+    tab = open_page(write_page([write_run(tmp_path, "hsfl", 0, rounds).path], tmp_path / "page.html"))
+    headline, plan = tab.locator("#headline").inner_text(), tab.locator("#plan-body").inner_text()
+    assert "Modelled time" in headline
+    assert "Measured time" in headline
+    assert "Simulated time" not in headline
+    shown = [
+        row.split("\t") for row in plan.splitlines() if row.split("\t")[0] in ("upload", "swap", "test", "distribute")
+    ]
+    assert [[cell.strip() for cell in row] for row in shown] == [
+        ["distribute", "0.75 s", "0 s"], ["upload", "1.25 s", "0 s"], ["swap", "0.5 s", "0.25 s"], ["test", "2 s", "0 s"],
+    ]  # fmt: skip

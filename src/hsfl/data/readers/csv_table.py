@@ -84,7 +84,7 @@ def read_csv(request: Request) -> Arrays:
         listed = table.column("client_column", files.client_column)
     train, test = _side(table, features, targets, by_class), None
     if files.test_file is not None:
-        if files.test_fraction is not None:
+        if files.test_fraction:
             raise InputError(f"data.test_fraction is {files.test_fraction} beside data.test_file; leave one out")
         test = _side(_table(request.file(files.test_file)), features, targets, by_class)
     classes = _in_order(train.y) if by_class else targets

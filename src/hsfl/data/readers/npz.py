@@ -1,4 +1,5 @@
-"""Your own arrays in an .npz file: train_x, train_y, test_x, test_y, or x and y of which a part is held out; y as `train.task` has it.
+"""Your own arrays in an .npz file: train_x, train_y, test_x, test_y, or x and y (or train_x and train_y
+alone) of which a part is held out; y as `train.task` has it.
 
 `classes` (names) and `clients` (who holds each training sample) may stand beside them. Pickled objects are never read.
 """
@@ -16,6 +17,8 @@ LAYOUTS = (  # names of samples and labels, for training and for testing
     ("train_x", "train_y", "test_x", "test_y"),
     ("x_train", "y_train", "x_test", "y_test"),
     ("x", "y"),
+    ("train_x", "train_y"),
+    ("x_train", "y_train"),
 )
 MOST_BYTES = 16 * 2**30  # of the arrays in the file
 EXTRA = ("classes", "clients")
@@ -36,7 +39,7 @@ def read_npz(request: Request) -> Arrays:
     train = Side(layout[0], stored[layout[0]], layout[1], stored[layout[1]])
     test = Side(layout[2], stored[layout[2]], layout[3], stored[layout[3]]) if len(layout) == 4 else None
     files, listed = request.files, request.clients()
-    if test is not None and files.test_fraction is not None:
+    if test is not None and files.test_fraction:
         raise InputError(f"data.test_fraction is {files.test_fraction} but {path} has {test.x_name}; leave it out")
     if listed is not None and "clients" in stored:
         raise InputError(f"data.client_file is {files.client_file!r} but {path} has clients; leave one of them out")

@@ -44,7 +44,8 @@ class FileSettings:
     def check(self, kind: str) -> None:
         """A setting that this kind of data set does not look at is an error."""
         for field, kinds in FILE_FIELDS.items():
-            if (value := getattr(self, field)) not in (None, False) and kind not in kinds:
+            value = getattr(self, field)
+            if value is not None and value is not False and kind not in kinds:
                 alone = " and ".join(name if name == "pydoc" else f"{name}:PATH" for name in kinds)
                 raise InputError(f"data.{field} is {value!r} but the data are {kind}; it is for {alone}, leave it out")
 

@@ -106,6 +106,8 @@ def _held_out(source: np.ndarray, num_texts: int, files: FileSettings) -> np.nda
     """Which blocks are for testing, [n] bool: the last of every text, or all of some texts; the same in every run."""
     fraction = TEST_FRACTION if files.test_fraction is None else files.test_fraction
     counts = np.bincount(source, minlength=num_texts)
+    if fraction == 0:
+        return np.zeros(len(source), bool)
     if files.text_split == "file":
         filled = np.flatnonzero(counts)
         if len(filled) < 2:

@@ -4,6 +4,7 @@ New cuts are taken only if they make the modelled round shorter by more than a t
 no cut. A device whose memory does not hold its cut gets another cut at once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,8 +13,9 @@ import numpy as np
 from hsfl.config import RunConfig
 from hsfl.data.passes import samples_of_round, steps_of_round
 from hsfl.deploy.logs import Log
-from hsfl.deploy.main.learned_speeds import exchange_s, learned, learned_main, work_of_client
+from hsfl.deploy.main.learned_speeds import exchange_s, learned, learned_end, learned_main, work_of_client
 from hsfl.deploy.wire.client_messages import OwnSpeeds, Ready
+from hsfl.deploy.wire.link_probe import LinkSpeed
 from hsfl.errors import InputError
 from hsfl.framework_table import method
 from hsfl.models.cost_table import CostTable
@@ -25,7 +27,7 @@ from hsfl.network.latency import Rates, UnitWork, client_work, server_work
 from hsfl.planning.cuts import choose_cuts, choose_one_cut
 from hsfl.planning.rounds.participation import CutTask
 from hsfl.planning.rounds.round_clock import RoundClock
-from hsfl.planning.world import World, count_batches, server_is_queue
+from hsfl.planning.world import World, count_batches, round_end_of, server_is_queue, tests_per_round
 
 GAIN = 0.9  # new cuts must make the modelled round shorter than this part of the old one
 WORTH = 0.01  # of the round's seconds: a client's new cut that saves less is not taken
@@ -63,6 +65,7 @@ class CutPlanner:
         self.config, self.cost = config.model_copy(update={"network": network}), cost
         self.main_flops_per_s, self.log = main_flops_per_s, log
         self.main_work = server_work(cost, main_work)
+        self.end = round_end_of(network)  # of a round, as far as it is known
         self.measured: dict[int, OwnSpeeds] = {}  # by seat
         self.works: dict[int, UnitWork] = {}  # of the units before each cut, by seat
         self.samples: dict[int, int] = {}
@@ -103,6 +106,27 @@ class CutPlanner:
             for seat, seconds in served_s.items()
         ]
         self.main_flops_per_s = learned_main(self.main_flops_per_s, self.main_work, trained)
+
+    def know_link_of_servers(self, link: LinkSpeed) -> None:
+        """Take what the link to the edge server was probed to do."""
+        self.end = replace(self.end, swap_bps=min(link.up_bps, link.down_bps), swap_delay_s=link.delay_s)
+
+    def test_beside(self, num_batches: int) -> None:
+        """Know that tests of so many batches are made beside the next round."""
+        self.end = replace(self.end, test_beside=num_batches)
+
+    def learn_end(self, measured: dict[str, float], cuts: Sequence[int]) -> None:
+        """Learn the end of a round from one. measured: seconds of each part. cuts: of the clients that were summed."""
+        bits = float(self.cost.swapped_bits[max(cuts)] - self.cost.swapped_bits[min(cuts)])
+        if self.end.test_beside:
+            measured = {
+                part: part_s for part, part_s in measured.items() if part != "test"
+            }  # of a test, what it had to wait for
+        self.end = learned_end(self.end, measured, bits, len(cuts))
+
+    def learn_test(self, test_s: float) -> None:
+        """Learn how long the main server worked for a test beside a round."""
+        self.end = learned_end(self.end, {"test": test_s}, 0.0, 0)
 
     def plan(self, round: int, chosen: tuple[int, ...], names: list[str]) -> RoundPlan:
         """The cuts of a round. chosen: seats of the clients that take part. names: of all seats."""
@@ -179,7 +203,13 @@ class CutPlanner:
         )  # fmt: skip
         network = self.config.network
         service = network.service if server_is_queue(network) else None
-        servers = Servers(main_hz=self.main_flops_per_s, service=service, work=self.main_work)
+        servers = Servers(
+            main_hz=self.main_flops_per_s,
+            service=service,
+            work=self.main_work,
+            end=self.end,
+            test=self.end.beside(tests_per_round(self.config.train)),
+        )
         delay_s = self._rates_of_seats("delay_s") if self.measured else None
         links = Measured(Rates(**{name: table[name] for name in RATES}, delay_s=delay_s))
         return World(self.cost, fleet, servers, links, None, self.config.fleet_seed, 0.0)

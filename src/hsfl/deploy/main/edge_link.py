@@ -14,6 +14,7 @@ from grpc import aio
 from hsfl.deploy.model_kit import ModelKit
 from hsfl.deploy.settings import sent_settings
 from hsfl.deploy.trust.bundle import without_folder
+from hsfl.deploy.wire.link_probe import LinkSpeed, measure_link
 from hsfl.deploy.wire.messages import Message, expect_message, pack_message
 from hsfl.deploy.wire.model_chunks import (
     both_results,
@@ -118,6 +119,13 @@ class EdgeLink:
     async def give_factors(self, attempt: str, kept: list[int], factors: list[float]) -> None:
         """Tell what the updates of these clients are multiplied with."""
         await self._ask("Clip", Clipped(attempt, kept, factors), Done)
+
+    async def measure_link(self) -> LinkSpeed:
+        """How fast the link between the servers is."""
+        try:
+            return await measure_link(self.peer)
+        except aio.AioRpcError as error:
+            raise _lost(error) from None
 
     async def take_units(self, round: int, units: UnitState) -> None:
         """Give the edge server units that it lacks."""

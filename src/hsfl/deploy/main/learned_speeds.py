@@ -14,10 +14,12 @@ from hsfl.deploy.wire.client_messages import OwnSpeeds
 from hsfl.deploy.wire.message_fields import HIGHEST_RATE, LOWEST_RATE
 from hsfl.models.cost_table import CostTable
 from hsfl.network.latency import UnitWork, client_work
+from hsfl.network.round_end import SWAP_MESSAGES, RoundEnd
 from hsfl.training.speed import Speed
 
 BLEND = 0.5  # the weight of a new measurement against what is known
 MOST_DELAY = 0.5  # of the seconds of a phase: what was probed once may have been longer than usual
+LEAST_S = 1e-6  # that a part of the end of a round takes
 MOVED = (  # rates, with their phases, what is sent, and whether every step sends a message
     ("main_up_bps", "smashed", "up", True),
     ("main_down_bps", "gradient", "down", True),
@@ -76,6 +78,30 @@ def learned_main(flops_per_s: float, work: UnitWork, trained: Sequence[tuple[int
     flops = sum(float(work.both[cut]) * num_samples for cut, num_samples, _ in trained)
     served_s = sum(seconds for _, _, seconds in trained)
     return blended(flops_per_s, flops / served_s) if flops > 0 and served_s > 0 else flops_per_s
+
+
+def learned_end(end: RoundEnd, measured: Mapping[str, float], swapped_bits: float, num_clients: int) -> RoundEnd:
+    """The end of a round after one. measured: seconds of each part that the round had. swapped_bits: of the common units, each way.
+    num_clients: that were summed. What nobody knew is what was measured."""
+    seconds = {f"{part}_s": part_s for part, part_s in measured.items() if part not in ("swap", "average")}
+    if "average" in measured and num_clients:
+        seconds["average_s"] = measured["average"] / num_clients
+    better: dict[str, Any] = {name: _blended_s(getattr(end, name), value) for name, value in seconds.items()}
+    swap_s = measured.get("swap", 0.0)
+    if swapped_bits > 0 and swap_s > 0:
+        delay_s = min(end.swap_delay_s, MOST_DELAY * swap_s / SWAP_MESSAGES)
+        measured_bps = swapped_bits / (swap_s - SWAP_MESSAGES * delay_s)
+        better |= {
+            "swap_delay_s": delay_s,
+            "swap_bps": measured_bps if end.swap_bps is None else blended(end.swap_bps, measured_bps),
+        }
+    return replace(end, **better)
+
+
+def _blended_s(known_s: float, measured_s: float) -> float:
+    """Between seconds that are known and those that were measured."""
+    measured_s = max(measured_s, LEAST_S)
+    return known_s ** (1 - BLEND) * measured_s**BLEND if known_s > 0 else measured_s
 
 
 def blended(known: float, measured: float) -> float:

@@ -11,7 +11,8 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -241,6 +242,18 @@ class MainRound:
     agreed: list[int] = field(default_factory=list)  # seats whose sides are summed, even if the client goes now
     postponed_drops: list[tuple[int, str, str]] = field(default_factory=list)  # of agreed clients, if the swap fails
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    ending_s: dict[str, float] = field(default_factory=dict)  # seconds of each part of the round's end, so far
+    was_disturbed: bool = False  # whether a server was away, so that its seconds say nothing of other rounds
+
+    @contextmanager
+    def timing(self, part: str) -> Iterator[None]:
+        """Count what happens inside as seconds of a part of the round's end, but for what is counted as another part."""
+        began_s, before_s = time.perf_counter(), sum(self.ending_s.values())
+        try:
+            yield
+        finally:
+            others_s = sum(self.ending_s.values()) - before_s
+            self.ending_s[part] = self.ending_s.get(part, 0.0) + time.perf_counter() - began_s - others_s
 
     @property
     def cuts(self) -> list[int]:

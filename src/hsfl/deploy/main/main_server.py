@@ -120,6 +120,7 @@ class MainProcess:
                     with suppress(Stopped):  # the next try sees it
                         await unless_stopped(pause.wait(), self.stopping)
         await self._end_attempt("the main server ends")
+        await self.checkpoint.end_test()
         return await self.checkpoint.finish(status)
 
     async def _make_round(self) -> None:
@@ -127,6 +128,9 @@ class MainProcess:
         seats = await self._wait_for_clients()
         standing = await self.shared.edge.begin_run(self.shared.kit)
         self._log_edge_back()
+        await self.checkpoint.test_again()
+        if self.shared.planner.end.swap_bps is None:
+            self.shared.planner.know_link_of_servers(await self.shared.edge.measure_link())
         began_s = time.perf_counter()
         plan = self.shared.planner.plan(self.checkpoint.round, tuple(sorted(seats)), self.shared.roster.labels())
         cuts = [plan.cuts[seat] for seat in seats]
@@ -156,9 +160,13 @@ class MainProcess:
         self.started = True
         self.shared.log.event("round begins", round=self.checkpoint.round + 1, clients=len(seats), cuts=cuts)
         await self._send_orders(open_round)
+        open_round.ending_s["open"] = time.perf_counter() - began_s
         await self._wait_until_complete(open_round)
         after = await self._agree_and_swap_sums(open_round)
-        after = await self.jump_watch.settle(open_round, state, after)
+        if self.shared.settings.on_jump is not None:
+            with open_round.timing("test"):
+                await self.checkpoint.end_test()  # a model at a time
+                after = await self.jump_watch.settle(open_round, state, after)
         await self.checkpoint.write_round(open_round, after, began_s)
 
     def _earned_weights(self, seats: dict[int, tuple[str, int]], plan: RoundPlan) -> tuple[dict[int, int], list[str]]:
@@ -290,6 +298,7 @@ class MainProcess:
     async def _reopen_round(self, open_round: MainRound, lost: EdgeLost) -> None:
         """The edge server was away: once it is back, it gets the round again and every client uploads its head again."""
         self._log_edge_lost(lost)
+        open_round.was_disturbed = True
         clock, backoff = asyncio.get_running_loop().time, Backoff()
         open_round.head_report, open_round.model_up_s = None, {}
         while True:
@@ -354,17 +363,25 @@ class MainProcess:
     async def _swap_sums(self, open_round: MainRound, kept: Sequence[int]) -> UnitState:
         """Both servers sum these clients, clipped where the run clips, swap the sums of the common units, and divide. Returns the new state;
         a round whose sums were swapped can be summed anew with other clients."""
-        sides = {seat: open_round.tails[seat].side for seat in kept}
-        factors = await agree_on_factors(self.shared, open_round, kept)
-        server = await self.shared.compute.run(partial(sum_kept_clients, open_round.state, sides, kept, factors))
-        start, stop = open_round.common
-        main_sum = server.send(start, stop) if start < stop else None
-        message = Swap(open_round.round, open_round.attempt, list(kept), start, stop)
-        return await self.shared.edge.swap_sums(message, main_sum, partial(self._divide_sums, server))
+        with open_round.timing("average"):
+            sides = {seat: open_round.tails[seat].side for seat in kept}
+            factors = await agree_on_factors(self.shared, open_round, kept)
+            server = await self.shared.compute.run(partial(sum_kept_clients, open_round.state, sides, kept, factors))
+            start, stop = open_round.common
+            main_sum = server.send(start, stop) if start < stop else None
+            message = Swap(open_round.round, open_round.attempt, list(kept), start, stop)
+            began_s = time.perf_counter()
+            return await self.shared.edge.swap_sums(
+                message, main_sum, partial(self._divide_sums, open_round, server, began_s)
+            )
 
-    async def _divide_sums(self, server: Server, edge_sum: PartialSum | None) -> UnitState:
-        """The state after the round, from this server's sums and the edge server's of the common units."""
+    async def _divide_sums(
+        self, open_round: MainRound, server: Server, began_s: float, edge_sum: PartialSum | None
+    ) -> UnitState:
+        """The state after the round, from this server's sums and the edge server's of the common units. began_s: when the swap began, by
+        `perf_counter`."""
         if edge_sum is not None:
+            open_round.ending_s["swap"] = open_round.ending_s.get("swap", 0.0) + time.perf_counter() - began_s
             self.shared.metrics.carried("main_edge", "up", edge_sum.num_bytes)
             self.shared.metrics.carried("main_edge", "down", edge_sum.num_bytes)
             await self.shared.compute.run(partial(server.merge, edge_sum))

@@ -33,10 +33,9 @@ def measured_round_record(
     measured: dict[int, dict[str, float]],
     sent: LinkBytes,
     quality: Quality | None,
-    wall_s: float,
 ) -> RoundRecord:
-    """The record of a round that has ended. before_s: modelled seconds before this round. measured: seconds by seat, then
-    by phase. wall_s: measured seconds of the whole round."""
+    """The record of a round that has ended, but for the seconds of the whole round and of its end, since it is not written down yet.
+    before_s: modelled seconds before this round. measured: seconds by seat, then by phase."""
     count, losses = kit.config.fleet.num_clients, _round_losses([tails[seat] for seat in kept])
     quality, no_quality = finite_quality(quality)
     return RoundRecord(
@@ -44,7 +43,7 @@ def measured_round_record(
         framework=kit.config.framework,
         sim_time_s=before_s + plan.timeline.round_s,
         round_s=plan.timeline.round_s,
-        wall_s=wall_s,
+        wall_s=0.0,
         num_samples=losses.num_samples,
         train_loss=losses.mean,
         test_loss=quality.loss if quality else None,
@@ -63,6 +62,7 @@ def measured_round_record(
         bytes=asdict(sent),
         no_quality=no_quality,
         weights=_weights(tails, count),
+        modelled_ending_s=plan.timeline.ending_s or None,
         measured={phase: [measured[k][phase] if k in measured else None for k in range(count)] for phase in PHASES},
     )
 

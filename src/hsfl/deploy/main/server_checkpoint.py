@@ -4,15 +4,16 @@ and the joined model. A round is complete when its checkpoint is written."""
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 from hsfl.deploy.admin.fleet_orders import judge_round, tau_now_s
 from hsfl.deploy.main.edge_link import EdgeLost
 from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.main_round import MainRound
+from hsfl.deploy.main.overlapping_test import UnfinishedTest, tested_in_turn, with_quality
 from hsfl.deploy.main.remote_evaluation import EvaluateHandler
 from hsfl.deploy.main.run_record import measured_round_record, save_model, write_end
 from hsfl.deploy.metrics import PHASES
@@ -24,13 +25,16 @@ from hsfl.files import checked_record
 from hsfl.formats import rounded
 from hsfl.frameworks.framework import join
 from hsfl.models.state import UnitState, load_state
-from hsfl.runs.run_folder.folder import RunFolder
-from hsfl.runs.run_folder.records import RoundRecord, RunStanding, standing_after
+from hsfl.planning.rounds.round_clock import is_tested
+from hsfl.runs.run_folder.folder import RunFolder, record_line
+from hsfl.runs.run_folder.records import CheckedRound, RoundRecord, RunStanding, standing_after
+from hsfl.runs.run_folder.round_phases import parts_of_round
 from hsfl.runs.run_folder.write_records import Summary
 from hsfl.training.batches import Images
 from hsfl.training.evaluation import Quality, evaluate_model
 from hsfl.training.link import LinkBytes
 
+UNTESTED = "untested"  # the note with the record of a round whose test was under way
 OVER_S = 5.0  # for clients to go when there are no more rounds
 
 
@@ -44,6 +48,8 @@ class MainCheckpoint:
         self.evaluate_handler = EvaluateHandler(shared)
         self.round, self.state, self.standing = 0, shared.kit.initial, RunStanding(0, None, None)
         self.sim_time_s = 0.0  # modelled seconds of all rounds so far
+        self.test_under_way: UnfinishedTest | None = None
+        self.untested: RoundRecord | None = None  # of the last completed round, whose test a restart has interrupted
 
     def restore(self) -> None:
         """Go on from the last completed round, if there is one."""
@@ -54,57 +60,127 @@ class MainCheckpoint:
         self.standing = checked_record(notes["progress"], RunStanding, "the checkpoint's progress")
         self.shared.control.restore(notes.get("fleet"))
         self.round = self.standing.rounds_done
-        self.folder.keep_rounds(self.round)
-        self.sim_time_s = self.folder.rounds()[-1].sim_time_s if self.round else 0.0
+        records = self.folder.rounds()
+        if UNTESTED in notes and len(records) < self.round:
+            self.untested = checked_record(notes[UNTESTED], CheckedRound, "the checkpoint's record")
+        self.folder.keep_rounds(self.round - (self.untested is not None))
+        records = [*records[: self.round], *([self.untested] if self.untested is not None else [])]
+        if records:
+            self.standing = standing_after(self.standing, records[-1])  # its test may be younger than the checkpoint
+            self.sim_time_s = records[-1].sim_time_s
         self.shared.log.event("goes on from the last completed round", round=self.round)
 
     async def write_round(self, open_round: MainRound, after: UnitState, began_s: float) -> None:
         """Write a round into the run folder. The round is complete when the checkpoint is written. after: the new
         state; began_s: when the round began, by `perf_counter`."""
-        kept, config = open_round.agreed, self.shared.kit.config
-        last = open_round.round + 1 == config.train.rounds
+        kept, train = open_round.agreed, self.shared.kit.config.train
         whole = quality = None
-        if self.shared.settings.evaluate != "none" and (last or (open_round.round + 1) % config.train.eval_every == 0):
-            whole, quality = await self._join_and_evaluate(open_round, after)
+        tested = self.shared.settings.evaluate != "none" and is_tested(train, open_round.round)
+        beside = tested and self.shared.settings.test_beside and open_round.round + 1 < train.rounds
+        if tested or self.test_under_way is not None:
+            with open_round.timing("test"):
+                await self.end_test()
+                if tested:
+                    whole, quality = await self._join_and_evaluate(open_round, after, beside)
         measured = {seat: self._measured_phases(open_round, seat) for seat in kept}
+        tested_s = time.perf_counter()
         record = measured_round_record(
-            self.shared.kit, open_round.round, self.sim_time_s, open_round.plan, open_round.tails, kept, measured, self._link_bytes(open_round), quality,
-            time.perf_counter() - began_s,
+            self.shared.kit, open_round.round, self.sim_time_s, open_round.plan, open_round.tails, kept, measured, self._link_bytes(open_round), quality
         )  # fmt: skip
         if record.no_quality is not None:
             self.shared.log.event("no quality", "warning", round=record.round, why=record.no_quality)
         self.standing = standing_after(self.standing, record)
-        self.folder.append(record)
         if whole is not None and self.standing.best_round == record.round:
             save_model(self.folder, whole, best=True)
         judge_round(self.shared, open_round, kept, is_complete=True, late=self.evaluate_handler.take_late())
-        self._save_checkpoint(after)
+
+        def end_record() -> None:
+            nonlocal record
+            now_s = time.perf_counter()
+            open_round.ending_s["checkpoint"] = now_s - tested_s
+            record = replace(record, wall_s=now_s - began_s, ending_s=dict(open_round.ending_s))
+            if not beside:
+                self.folder.append(record)
+
+        untested = replace(record, wall_s=time.perf_counter() - began_s, ending_s=dict(open_round.ending_s))
+        self._save_checkpoint(after, end_record, untested if beside else None)
         self.sim_time_s = record.sim_time_s
+        if beside and whole is not None:
+            self._begin_test(record, whole)
         self._close_round(open_round, record, measured)
 
-    async def _join_and_evaluate(self, open_round: MainRound, after: UnitState) -> tuple[UnitState, Quality | None]:
-        """The joined model, and how good it is. The edge server has the round on its disk already, so an edge server
+    def _begin_test(self, record: RoundRecord, whole: UnitState) -> None:
+        """Test a round's model from now on. whole: the joined model."""
+        assert self.test is not None, "only the operator's own test samples are tested beside a round"
+        kit, planner = self.shared.kit, self.shared.planner
+        testing = tested_in_turn(
+            kit,
+            self.shared.compute,
+            whole,
+            self.test,
+            float(planner.cost.server_forward_flops[0]),
+            planner.main_flops_per_s,
+        )
+        self.test_under_way = UnfinishedTest(record, whole, asyncio.create_task(testing))
+
+    async def test_again(self) -> None:
+        """Test the model whose test a restart has interrupted. Where nobody can test it any more its record stays without a quality."""
+        if self.untested is None:
+            return
+        if self.test is None:
+            self.folder.append(self.untested)
+        else:
+            self._begin_test(self.untested, await self._join_model(self.round, self.state))
+        self.untested = None
+
+    async def end_test(self) -> None:
+        """Wait for the test that is under way, and write the record of its round."""
+        if self.test_under_way is None:
+            return
+        before = self.test_under_way
+        tested = await asyncio.shield(before.task)
+        record = with_quality(before.record, tested.quality)
+        if record.no_quality is not None:
+            self.shared.log.event("no quality", "warning", round=record.round, why=record.no_quality)
+        self.standing = standing_after(self.standing, record)
+        if self.standing.best_round == record.round:
+            save_model(self.folder, before.whole, best=True)
+        self.folder.append(record)
+        self.shared.planner.learn_test(tested.took_s)
+        self.test_under_way = None
+        self.shared.log.event("round tested", round=record.round, test_accuracy=_four_digits(record.test_accuracy))
+
+    async def _join_and_evaluate(
+        self, open_round: MainRound, after: UnitState, beside: bool
+    ) -> tuple[UnitState, Quality | None]:
+        """The joined model, and how good it is, unless it is tested beside the next round. The edge server has the round on its disk already, so an edge server
         that is away is waited for, up to tau from now. Only then is EdgeLost raised and the round made again."""
         clock, backoff = asyncio.get_running_loop().time, Backoff()
         until_s = clock() + tau_now_s(self.shared)
         while True:
             try:
                 whole = await self._join_model(open_round.round + 1, after)
-                return whole, await self._evaluate(open_round, whole)
+                return whole, None if beside else await self._evaluate(open_round, whole)
             except EdgeLost as error:
                 if clock() > until_s:
                     raise
+                open_round.was_disturbed = True
                 self.shared.log.event("evaluation made again", "warning", round=open_round.round + 1, why=str(error))
                 await self.shared.edge.close()
                 await backoff.wait()
                 with suppress(EdgeLost):
                     await self.shared.edge.begin_run(self.shared.kit)
 
-    def _save_checkpoint(self, after: UnitState) -> None:
-        """Write the checkpoint, and only then take the new position."""
+    def _save_checkpoint(
+        self, after: UnitState, once_written: Callable[[], None], untested: RoundRecord | None
+    ) -> None:
+        """Write the checkpoint, and only then take the new position. once_written: what to do once its content is on the disk, and before it
+        counts. untested: the round's record, where its test follows."""
         notes = {"progress": json.dumps(asdict(self.standing)), "config": self.shared.kit.config.model_dump_json()}
         notes["fleet"] = self.shared.control.to_json()
-        self.store.save(self.round + 1, after, notes)
+        if untested is not None:
+            notes[UNTESTED] = record_line(untested)
+        self.store.save(self.round + 1, after, notes, once_written)
         self.round, self.state = self.round + 1, after
 
     def _close_round(self, open_round: MainRound, record: RoundRecord, measured: dict[int, dict[str, float]]) -> None:
@@ -124,7 +200,12 @@ class MainCheckpoint:
                     self.shared.metrics.phase(phase, measured[seat][phase])
                 self.shared.counts.kept(seat, tail.name, measured[seat])
             open_round.spare_tails.give_back(tail.cut, tail.working_copy)
+        for name, part in parts_of_round(record).items():
+            if part.measured_s is not None:
+                self.shared.metrics.part(name, part.measured_s)
         cuts = {seat: open_round.tails[seat].cut for seat in measured}
+        if not open_round.was_disturbed:
+            self.shared.planner.learn_end(open_round.ending_s, list(cuts.values()))
         self.shared.planner.learn_main(open_round.round, cuts, {seat: measured[seat]["server"] for seat in measured})
         self.shared.metrics.completed(record.round, record.wall_s)
         self.shared.log.event(

@@ -43,11 +43,11 @@ async def measure_link(peer: Peer) -> LinkSpeed:
     return LinkSpeed(up_bps, down_bps, idle_s / 2)
 
 
-def probe_link(address: str, name: str, certs: Path | None) -> LinkSpeed:
-    """The link to a main server that runs. name: this client's. certs: its bundle; None for plaintext."""
+def probe_link(address: str, name: str, certs: Path | None, server: str = "main") -> LinkSpeed:
+    """The link to a server that runs, main or edge. name: the caller's. certs: its bundle; None for plaintext."""
 
     async def probe() -> LinkSpeed:
-        peer = Peer(address, "main", name, certs)
+        peer = Peer(address, server, name, certs)
         try:
             await peer.ask("Probe", pack_message(Probe(0)), CONNECT_S)
             return await measure_link(peer)
@@ -59,7 +59,7 @@ def probe_link(address: str, name: str, certs: Path | None) -> LinkSpeed:
     except aio.AioRpcError as error:
         words = f": {error.details()}" if is_refusal(error) else ""
         raise InputError(
-            f"no link to a main server at {address}{words}; start it with hsfl serve main, and give the address that the devices use"
+            f"no link to the {server} server at {address}{words}; start it with hsfl serve {server}, and give the address that others use"
         ) from None
 
 

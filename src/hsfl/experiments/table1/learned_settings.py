@@ -25,7 +25,8 @@ LEARNED = (  # by every framework
 )
 LATER = (  # came when trainings and cuts were shipped already
     *("train.clip_norm", "train.average", "train.trim", "attack.", "link."),
-    *("network.server", "network.service", "network.delay_s"),
+    *("network.server", "network.service", "network.delay_s", "network.swap_bps", "network.swap_delay_s"),
+    *("network.open_s", "network.average_s", "network.test_s", "network.checkpoint_s", "network.test_beside"),
 )
 CUTS = (  # decide the cuts, which change what a framework learns unless it keeps a copy of the server side for each client
     *(
@@ -46,7 +47,8 @@ CLOCK = (  # decide seconds, and with them the best cuts
     *("network.main_m", "network.edge_m", "network.path_loss_exponent", "network.path_loss_db", "network.main_up_bps"),
     *("network.main_down_bps", "network.edge_up_bps", "network.edge_down_bps", "network.main_hz"),
     *("network.flops_per_cycle", "network.main_power_w", "network.edge_power_w", "network.speed_std"),
-    *("network.server", "network.service", "network.delay_s"),
+    *("network.server", "network.service", "network.delay_s", "network.swap_bps", "network.swap_delay_s"),
+    *("network.open_s", "network.average_s", "network.test_s", "network.checkpoint_s", "network.test_beside"),
     *("network.history", "network.sample_scale", "network.full_batches", "train.receivers"),
     *("allocation.policy", "allocation.cuts", "allocation.samples", "allocation.sharing", "allocation.gap"),
     *("allocation.population", "allocation.patience"),

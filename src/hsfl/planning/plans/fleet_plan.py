@@ -25,6 +25,7 @@ from hsfl.planning.plans.plan_rounds import ClientPlan, PlanRounds, PlanTask, pl
 from hsfl.planning.plans.unit_slips import unit_note
 from hsfl.planning.policy_cuts import cut_request, limit_note
 from hsfl.planning.rounds.allocators import own_policy
+from hsfl.planning.rounds.measured_queue import end_of_plan
 from hsfl.planning.rounds.participation import CutTask, is_crowd
 from hsfl.planning.rounds.round_clock import Extras
 from hsfl.planning.rounds.straggler import explain_straggler, longest_phase, work_of
@@ -56,6 +57,7 @@ class Plan:
     other_cut: int | None = None  # the best other cut of this client; None where no other was tried
     other_round_s: float | None = None  # mean round with the other cut
     assumed: list[str] = field(default_factory=list)  # sentences: what the plan takes for granted
+    ending_s: dict[str, float] = field(default_factory=dict)  # of each part of the round's end, a part of round_s
     crowd: PlanCrowd | None = (
         None  # of many clients or several cells: then `clients` is empty, and the bound is for these cuts
     )
@@ -96,6 +98,7 @@ def make_plan(
     round_s = means[name] if given is None else rounds.mean_s(given)
     bound_s = min(proposed.lower_bound_s, round_s)
     why = longest_phase(pressed.client, pressed.seconds, work, pressed.seconds)
+    ending_s = end_of_plan(task, rounds.cuts)
     notes = [
         *_notes(config, clients),
         limit_note(config.allocation, proposed),
@@ -103,6 +106,7 @@ def make_plan(
         if given is None
         else _given_note(given, round_s, proposed.cuts, means["proposed"]),
         unit_note(config, round_s, why),
+        _ending_note(ending_s),
     ]
     return Plan(
         policy=name,
@@ -118,6 +122,7 @@ def make_plan(
         why=why,
         other_cut=other_cut,
         other_round_s=other_round_s,
+        ending_s=ending_s,
     )
 
 
@@ -138,6 +143,14 @@ def _given_note(given: Array, round_s: float, proposed: Array, proposed_s: float
         f"fleet.cuts gives these cuts; the planner would choose {cuts}, with a mean round of {seconds(proposed_s, 4)} "
         f"({percent(proposed_s / round_s - 1, 1, sign=True)}) under the policy proposed"
     )
+
+
+def _ending_note(ending_s: dict[str, float]) -> str | None:
+    """How long the servers take to end a round."""
+    if not ending_s:
+        return None
+    parts = ", ".join(f"{name} {seconds(part_s, 3)}" for name, part_s in ending_s.items())
+    return f"the end of a round takes {seconds(sum(ending_s.values()), 3)} of it: {parts}"
 
 
 def _check_sharing(config: RunConfig, world: World) -> None:

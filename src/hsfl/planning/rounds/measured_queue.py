@@ -14,19 +14,27 @@ from hsfl.allocation.queued_rounds import QueuedRounds
 from hsfl.config import RunConfig
 from hsfl.framework_table import method
 from hsfl.network.channel import RATE_NAMES, RoundDraw
+from hsfl.network.devices import Servers
 from hsfl.network.latency import Phases, client_work, duration_s, phases, server_work, transfer_s
-from hsfl.network.server_queue import Serve, least_queued_s, queued_round, queued_work
+from hsfl.network.round_end import RoundEnd
+from hsfl.network.server_queue import Serve, least_queued_s, queued_beside, queued_round, queued_work
 from hsfl.planning.rounds.allocators import Allotment, Job, measured_resources
 from hsfl.planning.rounds.participation import CutTask
+from hsfl.planning.world import tests_per_round
 
 Array = np.ndarray
 
 
-def serving(service: str | None) -> Serve | None:
-    """What makes rounds on a main server that is one queue with this order of service: compiled where numba is, else plain, with the same
-    numbers; None where clients have parts of the server."""
-    if service is None:
+def serving(servers: Servers) -> Serve | None:
+    """What makes rounds on a main server that is one queue; None where clients have parts of the server."""
+    if servers.service is None:
         return None
+    serve = _in_order(servers.service)
+    return serve if servers.test is None else partial(queued_beside, serve, servers.test)
+
+
+def _in_order(service: str) -> Serve:
+    """What makes rounds in this order of service: compiled where numba is, else plain, with the same numbers."""
     if find_spec("numba") is None:
         return partial(queued_round, order=service)
     from hsfl.allocation.compiled_queue import queued_round_compiled  # here, because numba takes seconds to load
@@ -39,7 +47,7 @@ def queued_rounds(task: CutTask, draws: RoundDraw) -> QueuedRounds:
     world = task.world
     cost, rates, servers = world.cost, draws.rates, world.servers
     assert rates is not None, "measured links draw rates"
-    serve = serving(servers.service)
+    serve = serving(servers)
     assert serve is not None, "the server is a queue"
     rates = rates.map(lambda array: np.broadcast_to(array, draws.cpu_hz.shape))
     by_sample = [draws.cpu_hz, *(getattr(rates, name) for name in RATE_NAMES)]
@@ -47,6 +55,7 @@ def queued_rounds(task: CutTask, draws: RoundDraw) -> QueuedRounds:
     rates, cpu_hz = rates.map(lambda array: array[:count, :, None]), draws.cpu_hz[:count, :, None]  # [S, K, 1]
     size, speed = task.batch_size, cpu_hz * world.fleet.flops_per_cycle[:, None]
     client = client_work(cost, world.fleet.work)
+    end = servers.end or RoundEnd()
     serve_s = duration_s(size * server_work(cost, servers.work).both, servers.main_hz * servers.flops_per_cycle)
     smashed_s = transfer_s(size * cost.smashed_bits, rates.main_up_bps, rates.delay_s)
     gradient_s = transfer_s(size * cost.gradient_bits, rates.main_down_bps, rates.delay_s)
@@ -59,7 +68,16 @@ def queued_rounds(task: CutTask, draws: RoundDraw) -> QueuedRounds:
         num_batches=task.num_batches,
         rows=task.rows,
         serve=serve,
+        swap_s=partial(end.swap_s, cost),
+        rest_of_end_s=end.apart_from_swap_s(len(task.num_batches), tests_per_round(task.config.train)),
     )
+
+
+def end_of_plan(task: CutTask, cuts: Array) -> dict[str, float]:
+    """Seconds of each part of a planned round's end that takes time; nothing where the main server is no queue."""
+    end = task.world.servers.end
+    parts = {} if end is None else end.parts(task.world.cost, cuts, tests_per_round(task.config.train))
+    return {name: part_s for name, part_s in parts.items() if part_s > 0}
 
 
 def divides_server(config: RunConfig) -> bool:
@@ -75,7 +93,7 @@ class Queued:
         self.policy_name = policy_name
 
     def allocate(self, job: Job, draw: RoundDraw, started: Array) -> Allotment:
-        world, rates, serve = job.world, draw.rates, serving(job.world.servers.service)
+        world, rates, serve = job.world, draw.rates, serving(job.world.servers)
         assert rates is not None, "measured links draw rates"
         assert serve is not None, "the server is a queue"
         speed = draw.cpu_hz * world.fleet.flops_per_cycle

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from hsfl.allocation.answer import with_gap
 from hsfl.allocation.policy_table import policy_row
 from hsfl.config import RunConfig, TrainConfig
 from hsfl.errors import InputError, install_extra
 from hsfl.framework_table import method
 from hsfl.network.channel import RoundDraw
-from hsfl.network.clock import Timeline, after_upload, raw_upload, timeline
+from hsfl.network.clock import Timeline, after_upload, raw_upload, timeline, with_end
 from hsfl.network.even_allocation import even_resources, psl_batch_sizes
 from hsfl.network.in_step_times import queue_order
 from hsfl.network.latency import Phases
@@ -107,9 +108,24 @@ class RoundClock:
         allocation."""
         dealt = self.dealt(round_index, chosen)
         round_timeline = self.timeline_of(dealt, dealt.allotted.phases)
+        allocation_note = dealt.allotted.allocation_note
+        if ending_s := self._end_of_round(round_index, dealt):
+            round_timeline = with_end(round_timeline, ending_s)
+            allocation_note = _bound_with_end(allocation_note, round_timeline)
         if self.method.pools_data and round_index == 0:
             round_timeline = after_upload(self._upload(dealt.draw), round_timeline)
-        return round_timeline, dealt.allotted.allocation_note
+        return round_timeline, allocation_note
+
+    def _end_of_round(self, round_index: int, dealt: Dealt) -> dict[str, float]:
+        """Seconds of each part of the round's end; none where clients have parts of the server, as in the paper, or where
+        nobody takes part."""
+        end, config = dealt.job.world.servers.end, dealt.job.config
+        if end is None or not dealt.started.any() or not divides_server(config):
+            return {}
+        if round_index + 1 == config.train.rounds:
+            end = replace(end, test_beside=0)  # nothing follows, beside which it could be made
+        tests = float(is_tested(config.train, round_index))
+        return end.parts(dealt.job.world.cost, dealt.job.cuts[dealt.started], tests)
 
     def _dealt(self, round_index: int, chosen: tuple[int, ...]) -> Dealt:
         started = self._started(chosen)
@@ -123,10 +139,15 @@ class RoundClock:
 
     def job_of(self, round_index: int, started: Array) -> Job:
         """The work of a round (0, 1, ...) in which these clients start, [K] bool: with `train.receivers = "chosen"` only they get the
-        model, and with a fraction of an epoch rounds differ by the last batches of passes."""
+        model, and with a fraction of an epoch rounds differ by the last batches of passes; a test of the round before may be under way."""
         config, job = self.job.config, self.job
         if not config.train.local_epochs.is_integer():
             job = replace(job, num_batches=self._batches(config, round_index)[1])
+        end, servers = job.world.servers.end, job.world.servers
+        if end is not None and end.test_beside:
+            after_test = round_index > 0 and is_tested(config.train, round_index - 1)
+            servers = replace(servers, test=end.beside(float(after_test)))
+            job = replace(job, world=replace(job.world, servers=servers))
         return replace(job, receives=started) if config.train.receivers == "chosen" else job
 
     def _batches(self, config: RunConfig, round_index: int | None = None) -> tuple[Array | int, Array | float]:
@@ -145,7 +166,7 @@ class RoundClock:
             started=dealt.allotted.kept,
             clusters=job.clusters,
             order=dealt.order,
-            serve=serving(job.world.servers.service),
+            serve=serving(job.world.servers),
             decoder_s=job.batch_size
             * self.extras.decoder_flops
             / (dealt.draw.cpu_hz * job.world.fleet.flops_per_cycle),
@@ -199,6 +220,13 @@ class RoundClock:
         world = self.job.world
         rates = even_resources(world.links, world.fleet, world.servers, draw).rates
         return raw_upload(self.method.name, world.cost, self.num_samples, rates)
+
+
+def _bound_with_end(allocation_note: dict[str, Any], timeline: Timeline) -> dict[str, Any]:
+    """The allocation's note whose bound holds for a round with its end."""
+    ending_s, bound_s = sum(timeline.ending_s.values()), allocation_note["lower_bound_s"]
+    bound_s, gap = with_gap(bound_s + ending_s, timeline.round_s)
+    return allocation_note | {"lower_bound_s": bound_s, "gap": gap}
 
 
 def is_tested(train: TrainConfig, round_index: int) -> bool:

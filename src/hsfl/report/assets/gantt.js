@@ -59,6 +59,7 @@ function planModel(plan) {
     row.bars.push({ phase: "model_down", start: barrier, end: barrier + duration, seconds: duration });
     end = Math.max(end, barrier + duration);
   });
+  end += Object.values(plan.ending_s).reduce((a, b) => a + b, 0);  // for which everybody waits
   return completeModel(rows, end, null, false);
 }
 

@@ -105,6 +105,7 @@ function drawRound() {
   gantt.show(model, parts.join("; "));
   drawPlan(shownRun, r, model);
   drawMeasured(shownRun, r, model);
+  drawEnding(shownRun, r);
 }
 
 function drawRun() {

@@ -62,10 +62,10 @@ function drawOverview(data) {
     card(`Best ${metricTitle(first)}`, metricText(first.metrics[0], first.best), first.best_round ? `in round ${first.best_round}` : "not evaluated yet", "best_accuracy"),
     card(`Last ${metricTitle(first)}`, metricText(first.metrics[0], first.last), "on the test samples", "last_accuracy"),
     card("Rounds", whole(first.num_rounds), first.num_rounds < first.planned_rounds ? `of ${whole(first.planned_rounds)}` : null, "num_rounds"),
-    card("Simulated time", span(first.sim_time_s), first.num_rounds ? `${seconds(first.sim_time_s / first.num_rounds)} a round` : null, "sim_time_s"),
+    card(first.rounds.measured ? "Modelled time" : "Simulated time", span(first.sim_time_s), first.num_rounds ? `${seconds(first.sim_time_s / first.num_rounds)} a round` : null, "sim_time_s"),
     card("Data sent", sized(total), first.subset ? "training on a subset" : null, "bytes"),
     card("Dropped at tau", whole(first.drops), first.left_out ? `${whole(first.left_out)} times left out` : "times, over all rounds", "drops"),
-    card("Computed in", span(first.wall_s), "real time", "wall_s")));
+    card(first.rounds.measured ? "Measured time" : "Computed in", span(first.wall_s), first.rounds.measured ? `${seconds(first.wall_s / first.num_rounds)} a round on the real machines` : "real time", "wall_s")));
 }
 
 // ---- the plan of a round
@@ -128,6 +128,18 @@ function drawMeasured(run, r, model) {
     { head: "error", cell: (row) => (row.error === null ? "–" : signedPercent(row.error)) }];
   body.append(table(`Round ${run.rounds.round[r]}: measured / modelled`, columns, rows),
     h("p", { class: "note" }, "Measured on the real machines, and modelled from what was measured before. Waiting is for the main server while it serves other clients."));
+}
+
+// The parts of a round in which no client trains: on real machines measured beside modelled, else modelled alone.
+function drawEnding(run, r) {
+  const parts = run.rounds.ending && run.rounds.ending[r], body = $("plan-body");
+  if (!parts || !parts.length) return;
+  const onMachines = Boolean(run.rounds.measured), time = (value) => (value === null ? "–" : seconds(value));
+  const columns = [{ head: "part", left: true, cell: (row) => row.part },
+    ...(onMachines ? [{ head: "measured", cell: (row) => time(row.seconds[0]) }] : []),
+    { head: onMachines ? "modelled" : "simulated", cell: (row) => time(row.seconds[1]) }];
+  body.append(table(`Round ${run.rounds.round[r]}: the parts in which no client trains`, columns, parts),
+    h("p", { class: "note" }, "Open: cuts are planned and clients are told. Distribute and upload: the slowest client's model. Swap: the sums of the units that both servers hold. Waiting in the table above holds the servers' parts."));
 }
 
 function drawPlans(plans, charts) {

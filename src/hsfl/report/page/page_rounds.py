@@ -18,21 +18,12 @@ from hsfl.report.compared_runs import Run, framework_pools_data
 from hsfl.report.gantt import end_together, named_straggler
 from hsfl.report.page.page_words import straggler_sentence
 from hsfl.runs.run_folder.records import PER_CLIENT, AllocationNote, RoundCrowd, RoundRecord
+from hsfl.runs.run_folder.round_phases import modelled_phases_s, parts_of_round
 
 Array = np.ndarray
 MAX_CLIENTS = 200  # rows of a chart or table; a page that lists more is not read
 MAX_BARS = 400_000  # of all Gantt charts of a page: above, some rounds have none
 FOLLOWS = 1e-6  # of a round: a phase that starts this close to the end of the phase before follows that phase
-MODELLED = {  # a measured phase, and the phases of the model that it holds
-    "client": ("client_forward", "client_backward"),
-    "smashed": ("smashed",),
-    "server": ("server_forward", "server_backward"),
-    "waiting": (),
-    "gradient": ("gradient",),
-    "model_up": ("model_up",),
-    "model_down": ("model_down",),
-}
-
 
 # --- numbers
 
@@ -99,6 +90,8 @@ def round_columns(
     columns["phases"] = [None if row is None else phase_columns(record, row) for record, row in zip(records, rows)]
     if any(record.measured is not None for record in records):
         columns["measured"] = [_measured_rows(record, MAX_CLIENTS) for record in records]
+    if any(endings := [_ending_rows(record) for record in records]):
+        columns["ending"] = endings
     return columns
 
 
@@ -190,10 +183,10 @@ def _measured_rows(record: RoundRecord, max_rows: int) -> list[dict[str, Any]] |
         return None
     rows = []
     for client in record.kept[:max_rows]:
-        pairs = {}
+        pairs, modelled_s = {}, modelled_phases_s(record, client)
         for phase, took_s in record.measured.items():
             if (measured := took_s[client]) is not None:
-                pairs[phase] = [rounded(measured, 4), rounded(_modelled_s(record, client, phase), 4)]
+                pairs[phase] = [rounded(measured, 4), rounded(modelled_s.get(phase, 0.0), 4)]
         measured_total, modelled_total = (sum(pair[side] for pair in pairs.values()) for side in (0, 1))
         rows.append(
             {
@@ -206,10 +199,12 @@ def _measured_rows(record: RoundRecord, max_rows: int) -> list[dict[str, Any]] |
     return rows
 
 
-def _modelled_s(record: RoundRecord, client: int, phase: str) -> float:
-    """The modelled seconds of a client's phase over the round."""
-    phases = [record.phases[name] for name in MODELLED.get(phase, ()) if name in record.phases]
-    return sum(times["end_s"][client] - times["start_s"][client] for times in phases)
+def _ending_rows(record: RoundRecord) -> list[dict[str, Any]]:
+    """A row for each part of a round in which no client trains: [measured, modelled] seconds."""
+    return [
+        {"part": name, "seconds": [short_number(part.measured_s), short_number(part.modelled_s)]}
+        for name, part in parts_of_round(record).items()
+    ]
 
 
 # --- which rounds have a Gantt chart

@@ -171,7 +171,7 @@ def _fleet_sentence(config: RunConfig) -> str:
 
 def _real_fleet_sentence(config: RunConfig) -> str:
     chosen = "are planned from what they measured" if isinstance(config.fleet.cuts, str) else "were given"
-    return f"The devices' cuts {chosen}. Simulated time is modelled from the devices' measurements."
+    return f"The devices' cuts {chosen}. Simulated time is modelled from what was measured before each round; measured time is real."
 
 
 def _network_sentence(config: RunConfig, main_flops_per_s: float | None = None) -> str:

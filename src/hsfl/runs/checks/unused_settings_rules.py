@@ -222,8 +222,9 @@ AT_PRICES = Reason(
 )
 TAKES_TURNS = Reason(takes_turns, "CPSL deals subchannels by its rule; leave it out", runs_only=True)
 
-# Rows that several settings share: of the solve of a round, and of the search for cuts
+# Rows that several settings share: of the solve of a round, of its end, and of the search for cuts
 SOLVER = [KEEPS_EVEN, POLICY_IS_EVEN, TAKES_TURNS, NEEDS_RADIO]
+ENDS_NO_ROUND = [NEEDS_MEASURED, NOT_SIDE_BY_SIDE, _needs("network.server", "auto", "queue")]
 SEARCH = [NO_SEARCH, POLICY_IS_EVEN, CUTS_BY_RULE, AT_PRICES]
 
 UNUSED: dict[str, list[Reason]] = {
@@ -273,6 +274,10 @@ UNUSED: dict[str, list[Reason]] = {
     "network.main_hz": [NO_MAIN_SERVER],
     "network.server": [NEEDS_MEASURED, NO_MAIN_SERVER, NOT_SIDE_BY_SIDE],
     "network.service": [NEEDS_MEASURED, NO_MAIN_SERVER, NOT_SIDE_BY_SIDE, _needs("network.server", "auto", "queue")],
+    **{
+        f"network.{field}": ENDS_NO_ROUND
+        for field in ("swap_bps", "swap_delay_s", "open_s", "average_s", "test_s", "checkpoint_s", "test_beside")
+    },
     "network.flops_per_cycle": [NO_MAIN_SERVER],
     "network.main_power_w": [NEEDS_RADIO, NO_MAIN_SERVER, ON_SERVER_ALONE],
     "network.edge_power_w": [NEEDS_RADIO, ON_SERVER_ALONE],

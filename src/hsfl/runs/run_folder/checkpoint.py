@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,12 +25,18 @@ from hsfl.runs.run_folder.records import RunStanding
 CHECKSUM = "blake2b"  # the name of the note that holds the checksum
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file with a checksum; it is on the disk before it replaces the old file. metadata: notes to keep in it."""
+def save_tensors(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: dict[str, str] | None = None,
+    once_written: Callable[[], None] | None = None,
+) -> None:
+    """Write a safetensors file with a checksum; it is on the disk before it replaces the old file. metadata: notes to keep in it.
+    once_written: as in `write_atomic`."""
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     notes = {**(metadata or {}), CHECKSUM: _checksum(whole, metadata or {})}
     try:
-        write_atomic(path, lambda scratch: _save_apart(scratch, whole, notes), durable=True)
+        write_atomic(path, lambda scratch: _save_apart(scratch, whole, notes), durable=True, once_written=once_written)
     except SafetensorError as error:  # what a full disk becomes in safetensors
         raise InputError(f"{path} cannot be written ({error}); make room there or choose another place") from error
 

@@ -146,6 +146,8 @@ class RoundRecord:
     coded: Coded | None = (
         None  # None where smashed data travel uncoded; test_accuracy and the like are without the codec
     )
+    ending_s: dict[str, Positive] | None = None  # on real machines: measured seconds of each part of the round's end
+    modelled_ending_s: dict[str, Positive] | None = None  # the same in the model; a part of round_s
     no_quality: str | None = None  # why a model that was tested has no test loss, accuracy and the like
 
     @property
@@ -168,8 +170,10 @@ class RoundRecord:
 
 SELDOM = (  # fields that a line has only where there is something to say
     "averaged",  # where BatchNorm's statistics were estimated
+    "ending_s",  # on real machines
     "estimation_s",
     "coded",  # where smashed data are coded
+    "modelled_ending_s",  # where the end of a round takes time
     "no_quality",
     "weights",
 )

@@ -148,6 +148,7 @@ def make_round_record(
         averaged=_averaged(averaged) if averaged else None,
         estimation_s=estimation_s if averaged else None,
         coded=Coded(**_averaged(coded), metrics=dict(coded.metrics)) if coded else None,
+        modelled_ending_s=timeline.ending_s or None,
         no_quality=no_quality,
     )
 

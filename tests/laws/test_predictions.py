@@ -1,0 +1,213 @@
+"""What must hold of every prediction of a round on measured links: queue and shares are one where nobody waits, bounds are below, and a plan,
+a run and a deployment's model say the same of the same numbers."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hsfl
+from hsfl.allocation.queued_rounds import QueuedRounds
+from hsfl.config import RunConfig
+from hsfl.deploy.logs import open_log
+from hsfl.deploy.main.cut_planner import CutPlanner
+from hsfl.deploy.main.learned_speeds import work_of_main
+from hsfl.deploy.wire.client_messages import OwnSpeeds, Ready
+from hsfl.network.clock import Timeline, timeline
+from hsfl.network.latency import Phases, client_round_s, round_s
+from hsfl.network.round_end import END_PARTS
+from hsfl.network.server_queue import ORDERS, queued_round
+from hsfl.planning.rounds.round_clock import RoundClock
+from hsfl.runs.prepare import prepare
+from hsfl.training.speed import Speed
+from tests.small_runs import tiny
+
+SECONDS = st.integers(0, 12).map(lambda number: number / 4)
+orders = st.sampled_from(sorted(ORDERS))
+
+
+@st.composite
+def rounds_of_phases(draw: st.DrawFn, most_clients: int = 4) -> tuple[Phases, np.ndarray]:
+    size = draw(st.integers(1, most_clients))
+    column = st.lists(SECONDS, min_size=size, max_size=size).map(np.array)
+    phases = Phases(*(draw(column) for _ in range(8)))
+    batches = draw(st.lists(st.integers(1, 8).map(lambda number: number / 2), min_size=size, max_size=size))
+    return phases, np.array(batches)
+
+
+@given(rounds_of_phases(), orders)
+def test_with_a_server_that_takes_no_time_queue_and_shares_and_alone_are_one(
+    made: tuple[Phases, np.ndarray], order: str
+) -> None:
+    phases, batches = made
+    nothing = np.zeros(len(batches))
+    fast = Phases(**(vars(phases) | {"server_forward_s": nothing, "server_backward_s": nothing}))
+    _are_one(fast, batches, order)
+
+
+@given(rounds_of_phases(most_clients=1), orders)
+def test_with_one_client_queue_and_shares_and_alone_are_one(made: tuple[Phases, np.ndarray], order: str) -> None:
+    _are_one(*made, order)
+
+
+def _are_one(phases: Phases, batches: np.ndarray, order: str) -> None:
+    shares = timeline("hsfl", phases, batches)
+    queue = timeline("hsfl", phases, batches, serve=lambda work: queued_round(work, order))
+    np.testing.assert_allclose(queue.end_s, shares.end_s, atol=1e-12)
+    np.testing.assert_allclose(queue.finish_s, client_round_s(phases, batches), atol=1e-12)
+    assert queue.round_s == pytest.approx(shares.round_s) == pytest.approx(float(round_s(phases, batches)))
+
+
+@given(st.data(), orders)
+def test_no_cuts_beat_the_bound_over_all_cuts(data: st.DataObject, order: str) -> None:
+    """Every choice of cuts is tried, with an end of the round whose swap depends on them."""
+    num_clients, num_cuts = data.draw(st.integers(1, 3)), 3
+    table = st.lists(SECONDS, min_size=num_clients * num_cuts, max_size=num_clients * num_cuts)
+    before_s, serve_s, after_s, up_s, down_s = (
+        np.array(data.draw(table)).reshape(num_clients, num_cuts) for _ in range(5)
+    )
+    batches = np.array(data.draw(st.lists(st.integers(1, 6), min_size=num_clients, max_size=num_clients))) / 2
+    rounds = QueuedRounds(
+        before_s[None], serve_s, after_s[None], up_s[None], down_s[None], batches, np.ones_like(serve_s, bool),
+        lambda work: queued_round(work, order), swap_s=lambda cuts: float(np.ptp(cuts)), rest_of_end_s=0.75,
+    )  # fmt: skip
+    every = [rounds.round_s(np.array(cuts))[0] for cuts in product(range(num_cuts), repeat=num_clients)]
+    assert rounds.least_s(0) <= min(every) * (1 + 1e-9)
+
+
+DEVICE = """
+[[device]]
+name = "{name}"
+compute = "{gigaflops} GFLOP/s"
+up = "{up}Mbps"
+down = "{down}Mbps"
+delay = "{delay}ms"
+
+[device.profile]
+model = "cnn"
+batch_size = 16
+forward_ms = {forward}
+backward_ms = {backward}
+"""
+Device = tuple[str, float, float, float, float, list[float], list[float]]
+DEVICES: tuple[
+    Device, ...
+] = (  # names, GFLOP/s, Mbit/s up and down, milliseconds of a message, milliseconds of each unit
+    ("a", 20.0, 10.0, 20.0, 3.0, [9.0, 1.0, 2.0, 0.5, 0.25], [3.0, 2.0, 4.0, 0.0, 0.75]),
+    ("b", 5.0, 2.0, 4.0, 40.0, [30.0, 4.0, 6.0, 2.0, 1.0], [12.0, 8.0, 9.0, 1.0, 2.0]),
+    ("c", 1.0, 40.0, 40.0, 0.5, [90.0, 9.0, 12.0, 4.0, 3.0], [40.0, 20.0, 30.0, 3.0, 8.0]),
+)
+MAIN = 90.0, [8.0, 1.0, 2.0, 0.5, 0.25], [7.0, 2.0, 4.0, 0.0, 0.75]
+ENDING = {"swap_bps": 5e6, "swap_delay_s": 0.004, "open_s": 0.2, "average_s": 0.03, "test_s": 0.5, "checkpoint_s": 0.05}
+SERVER = f"""
+[main_server]
+compute = "{MAIN[0]} GFLOP/s"
+swap = "5Mbps"
+swap_delay = "4ms"
+open = "0.2s"
+average = "30ms"
+test = "0.5s"
+checkpoint = "50ms"
+
+[main_server.profile]
+model = "cnn"
+batch_size = 16
+forward_ms = {MAIN[1]}
+backward_ms = {MAIN[2]}
+"""
+
+
+def write_fleet(path: Path, devices: Sequence[Device]) -> Path:
+    names = ("name", "gigaflops", "up", "down", "delay", "forward", "backward")
+    tables = [DEVICE.format(**dict(zip(names, device))) for device in devices]
+    path.write_text("\n".join([*tables, SERVER]))
+    return path
+
+
+ROUND = 1  # 0, 1, ...: after a round that was tested, and not the last one
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A round as the plan, the clock of a run, and the main server of a deployment predict it."""
+
+    config: RunConfig
+    plan: Any
+    run: Timeline
+    deployed: Timeline
+    num_samples: np.ndarray
+
+
+def predicted(path: Path, devices: Sequence[Device], *words: str) -> Predicted:
+    """Of these devices. The deployment is told what the fleet file says as its clients and its operator would tell it."""
+    measured = (
+        "network.kind=measured",
+        "network.speed_std=0",
+        "train.batch_size=16",
+        f"fleet.num_clients={len(devices)}",
+    )
+    config, everybody = tiny(f"fleet.file={write_fleet(path, devices)}", *measured, *words), tuple(range(len(devices)))
+    bench = prepare(config)
+    run, _ = RoundClock(config, bench.world, bench.task.cuts, bench.num_samples).round(ROUND, everybody)
+
+    flops_per_s, forward_ms, backward_ms = MAIN
+    units_s = (tuple(unit_ms / 1e3 for unit_ms in side) for side in (forward_ms, backward_ms))
+    main = Speed(16, 1, 1.0, 1.0, 1.0, *units_s, flops_per_sample=1e9 * flops_per_s / 16, memory_bits=0.0)
+    network = config.network.model_copy(update={"kind": "ofdma"} | ENDING)
+    told = config.model_copy(update={"network": network, "fleet": config.fleet.model_copy(update={"file": None})})
+    planner = CutPlanner(
+        told, bench.world.cost, main.flops_per_s, open_log("test", True, io.StringIO()), work_of_main(main)
+    )
+    for seat, (_, gigaflops, up, down, delay, forward_ms, backward_ms) in enumerate(devices):
+        units_s = ([unit_ms / 1e3 for unit_ms in side] for side in (forward_ms, backward_ms))
+        own = OwnSpeeds(1e9 * gigaflops, *[1e6 * up, 1e6 * down] * 2, None, delay / 1e3, *units_s)
+        planner.join(seat, Ready("f", [int(bench.num_samples[seat])], own, None))
+    deployed = planner.plan(ROUND, everybody, [device[0] for device in devices]).timeline
+    return Predicted(config, hsfl.plan(config), run, deployed, bench.num_samples)
+
+
+@pytest.mark.parametrize("cuts", [[1, 2, 4], [5, 5, 5]])
+@pytest.mark.parametrize(("service", "beside"), [("turns", 0), ("longest", 0), ("turns", 3)])
+def test_plan_and_run_and_deployment_say_the_same(tmp_path: Path, cuts: list[int], service: str, beside: int) -> None:
+    """Of profiles, links with delays, a server that is one queue, and the end of a round, with its test beside the next one or not."""
+    words = (
+        f"fleet.cuts={cuts}",
+        "train.local_epochs=2",
+        f"network.service={service}",
+        f"network.test_beside={beside}",
+    )
+    made = predicted(tmp_path / "fleet.toml", DEVICES, *words)
+    plan, run, deployed = made.plan, made.run, made.deployed
+    np.testing.assert_allclose(deployed.end_s, run.end_s, rtol=1e-9, atol=1e-12)
+    assert deployed.ending_s == pytest.approx(run.ending_s, rel=1e-9)
+    assert plan.ending_s == pytest.approx(run.ending_s, rel=1e-9)
+    assert list(run.ending_s) == [
+        part for part in END_PARTS if (part != "swap" or len(set(cuts)) > 1) and (part != "test" or not beside)
+    ]
+    assert deployed.round_s == pytest.approx(run.round_s, rel=1e-9)
+    assert plan.round_s == pytest.approx(run.round_s, rel=1e-9)
+    assert plan.lower_bound_s <= plan.round_s
+    for client in plan.clients:
+        for phase in ("smashed", "gradient", "model_up", "model_down"):
+            assert client.seconds[phase] == pytest.approx(float(run.phase_s[phase][client.client]), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("cut", [1, 4, 5])
+def test_a_step_pays_its_round_trip_in_all_three(tmp_path: Path, cut: int) -> None:
+    """A longer delay of a message lengthens a lone client's round by two messages for each step, and two for its model; a client that
+    holds all units sends its model alone."""
+    name, gigaflops, up, down, _, *units_ms = DEVICES[0]
+    near, far = (
+        predicted(tmp_path / "fleet.toml", [(name, gigaflops, up, down, delay, *units_ms)], f"fleet.cuts={cut}")
+        for delay in (3.0, 103.0)
+    )
+    steps = near.num_samples[0] / 16 if cut < 5 else 0
+    for of in (lambda made: made.plan.round_s, lambda made: made.run.round_s, lambda made: made.deployed.round_s):
+        assert of(far) - of(near) == pytest.approx(0.1 * (2 * steps + 2), rel=1e-6)
