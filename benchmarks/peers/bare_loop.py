@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch import Tensor
-
 from shared_work import FORMATS, WORKS, batches_of, make_model, read_tensors, train_batches
+from torch import Tensor
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ def install(peer: str, folder: Path) -> None:
     with log.open("wb") as output:
         for packages in ([TORCH, *PACKAGES[peer]], PACKAGES[peer]):
             if subprocess.run([*pip, *packages], stdout=output, stderr=subprocess.STDOUT, check=False).returncode == 0:
-                done.write_text(json.dumps({"packages": packages[:-1] + [Path(packages[-1]).name]}))
+                done.write_text(json.dumps({"packages": [*packages[:-1], Path(packages[-1]).name]}))
                 return
     raise RuntimeError(f"{peer} cannot be installed; {log} says why")
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from shared_work import CHECKED_ROUNDS, COUNTS_VARIABLE, FORMATS, WORKS
 
 WARM_UP_ROUNDS = 2

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,16 +52,13 @@ def descendants(root: int) -> list[int]:
 
 def memory_bytes(pid: int) -> int:
     """The proportional set size of a process, or its resident set size; 0 where it is gone."""
-    try:
+    with suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    try:
+    with suppress(OSError, IndexError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
-        return 0
+    return 0
 
 
 def run_watched(
@@ -87,15 +85,11 @@ def _kill_what_is_left(before: set[int]) -> None:
     for _ in range(20):
         left = set(descendants(os.getpid())) - before
         for pid in left:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         for pid in left:
-            try:
+            with suppress(ChildProcessError):  # a grandchild, which comes to us when its parent is gone
                 os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:  # a grandchild, which comes to us when its parent is gone
-                pass
         if not left:
             return
         time.sleep(0.1)

@@ -207,13 +207,15 @@ def prepare(shared: Path) -> None:
     for work in WORKS.values():
         rng = np.random.default_rng(SEED)
         paths = [shared / f"{work.name}-{what}" for what in ("x.npy", "y.npy", "weights.npz")]
-        if all(path.exists() for path in paths):
+        if paths[2].exists():
             continue
         count = work.num_clients * work.num_samples
         np.save(paths[0], rng.standard_normal((count, *work.shape), dtype=np.float32))
         np.save(paths[1], rng.integers(0, NUM_CLASSES, count))
         torch.manual_seed(SEED)
-        np.savez(paths[2], *arrays_of(MODELS[work.model](work.shape[0])))
+        unfinished = shared / f"{work.name}-unfinished.npz"  # the weights come last and at once: where they are, all is there
+        np.savez(unfinished, *arrays_of(MODELS[work.model](work.shape[0])))
+        unfinished.replace(paths[2])
 
 
 def read_arrays(work: Work, shared: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -290,7 +292,9 @@ def check(folder: Path, shared: Path) -> dict[str, float | int]:
     digest = hashlib.sha256(f"{work}{memory_format}{torch.__version__}{words}".encode()).hexdigest()[:16]
     kept = shared / f"fedavg-{digest}.npz"
     if not kept.exists():
-        np.savez(kept, *plain_fedavg(work, shared, memory_format, plan))
+        unfinished = shared / f"fedavg-{digest}-unfinished.npz"
+        np.savez(unfinished, *plain_fedavg(work, shared, memory_format, plan))
+        unfinished.replace(kept)
     arrays = [[loaded[name] for name in loaded.files] for loaded in map(np.load, (folder / "trained.npz", kept))]
     first = arrays_of(make_model(work, shared))
     rows = [(mine, plain, begun) for mine, plain, begun in zip(*arrays, first) if mine.dtype.kind == "f"]

@@ -6,7 +6,6 @@ from functools import cache
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-
 from paired_rounds import read_spec
 from shared_work import WORKS, Work, batches_of, make_model, read_tensors, train_batches
 

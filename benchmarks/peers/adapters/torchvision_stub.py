@@ -14,7 +14,10 @@ SUBMODULES = ("datasets", "datasets.utils", "datasets.folder", "models", "transf
 class Stub(ModuleType):
     """A module in which every name is an empty class."""
 
-    __path__: list[str] = []
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = list[str]()
+        self.__spec__ = ModuleSpec(name, None)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -31,7 +34,6 @@ def stub_torchvision() -> None:
             del sys.modules[name]
         for name in ("torchvision", *(f"torchvision.{submodule}" for submodule in SUBMODULES)):
             sys.modules[name] = Stub(name)
-            sys.modules[name].__spec__ = ModuleSpec(name, None)
             parent, _, child = name.rpartition(".")
             if parent:
                 setattr(sys.modules[parent], child, sys.modules[name])

@@ -1,7 +1,6 @@
 """The bare loop in the place of a peer: what is measured of it says how much two equal programs differ here."""
 
 import torch
-
 from paired_rounds import PairedRounds, read_spec
 from shared_work import WORKS, batches_of, make_model, read_tensors, train_batches
 

@@ -8,7 +8,6 @@ import logging
 
 import numpy as np
 import torch
-
 from paired_rounds import PairedRounds, read_spec
 from shared_work import WORKS, make_model, read_tensors
 from torchvision_stub import stub_torchvision

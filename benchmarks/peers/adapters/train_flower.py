@@ -8,15 +8,15 @@ import sys
 
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
-import torch  # noqa: E402
-from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict  # noqa: E402
-from flwr.serverapp import Grid, ServerApp  # noqa: E402
-from flwr.serverapp.strategy import FedAvg  # noqa: E402
-from flwr.simulation import run_simulation  # noqa: E402
-
-from flower_client import SPEC_VARIABLE, app as client_app  # noqa: E402
-from paired_rounds import PairedRounds, read_spec  # noqa: E402
-from shared_work import WORKS, arrays_of, make_model  # noqa: E402
+import torch
+from flower_client import SPEC_VARIABLE
+from flower_client import app as client_app
+from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+from paired_rounds import PairedRounds, read_spec
+from shared_work import WORKS, arrays_of, make_model
 
 server_app = ServerApp()
 CLIENTS = list[int]()  # who trained in the round

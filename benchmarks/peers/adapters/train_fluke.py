@@ -6,7 +6,6 @@ fluke imports torchvision for models and data sets that are not used here; `torc
 from collections.abc import Collection
 
 import torch
-
 from paired_rounds import PairedRounds, read_spec
 from shared_work import NUM_CLASSES, WORKS, arrays_of, make_model, read_tensors
 from torchvision_stub import stub_torchvision

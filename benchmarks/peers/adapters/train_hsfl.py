@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from paired_rounds import PairedRounds, read_spec
+from shared_work import COUNTS, NUM_CLASSES, SEED, WORKS, Work, arrays_of, load_arrays, make_model, read_arrays
 
 import hsfl
 from hsfl.config.sections import ModelConfig
@@ -18,8 +20,6 @@ from hsfl.models.zoo import build
 from hsfl.rng import stream
 from hsfl.runs import loop
 from hsfl.training.batches import pass_positions
-from paired_rounds import PairedRounds, read_spec
-from shared_work import COUNTS, NUM_CLASSES, SEED, WORKS, Work, arrays_of, load_arrays, make_model, read_arrays
 
 
 class Rounds(hsfl.Observer):
