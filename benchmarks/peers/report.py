@@ -28,12 +28,11 @@ Starts = list[np.ndarray]  # a ratio for each pair, [pairs], of each start
 
 
 def resampled_medians(starts: Starts, rng: np.random.Generator) -> np.ndarray:
-    """Medians over starts and pairs that are drawn with replacement, [DRAWS]."""
-    medians = np.empty(DRAWS)
-    for draw in range(DRAWS):
-        drawn = rng.integers(0, len(starts), len(starts))
-        medians[draw] = np.median(np.concatenate([rng.choice(starts[i], len(starts[i])) for i in drawn]))
-    return medians
+    """Medians over starts and pairs that are drawn with replacement, [DRAWS]. All starts have as many pairs."""
+    ratios = np.stack(starts)  # [starts, pairs]
+    drawn_starts = rng.integers(0, ratios.shape[0], (DRAWS, ratios.shape[0], 1))
+    drawn_pairs = rng.integers(0, ratios.shape[1], (DRAWS, *ratios.shape))
+    return np.median(ratios[drawn_starts, drawn_pairs].reshape(DRAWS, -1), axis=1)
 
 
 def interval(medians: np.ndarray) -> tuple[float, float]:

@@ -213,7 +213,9 @@ def prepare(shared: Path) -> None:
         np.save(paths[0], rng.standard_normal((count, *work.shape), dtype=np.float32))
         np.save(paths[1], rng.integers(0, NUM_CLASSES, count))
         torch.manual_seed(SEED)
-        unfinished = shared / f"{work.name}-unfinished.npz"  # the weights come last and at once: where they are, all is there
+        unfinished = (
+            shared / f"{work.name}-unfinished.npz"
+        )  # the weights come last and at once: where they are, all is there
         np.savez(unfinished, *arrays_of(MODELS[work.model](work.shape[0])))
         unfinished.replace(paths[2])
 
