@@ -114,7 +114,14 @@ def test_rounds_and_bare_rounds_take_turns(peers: Any, tmp_path: Path, monkeypat
             events.append("bare ends")
 
     monkeypatch.setattr(paired, "Bare", Bare)
-    spec = {"work": "quick", "folder": tmp_path, "shared": tmp_path, "rounds": 3, "processes": 1}
+    spec = {
+        "work": "quick",
+        "folder": tmp_path,
+        "shared": tmp_path,
+        "rounds": 3,
+        "processes": 1,
+        "memory_format": "contiguous",
+    }
     rounds = paired.PairedRounds(spec)
     rounds.begin()
     for index in range(rounds.total_rounds):
@@ -123,7 +130,7 @@ def test_rounds_and_bare_rounds_take_turns(peers: Any, tmp_path: Path, monkeypat
     bare, again = ["co", "ch"], ["ch", "co"]
     warm = ["peer 0", "peer 1", "bare starts", *bare]
     assert events == [*warm, "peer 2", *bare, *again, "peer 3", "peer 4", *bare, "bare ends"]
-    pairs = json.loads((tmp_path / "pairs.json").read_text())
+    pairs = json.loads((tmp_path / "pairs.json").read_text())["pairs"]
     assert [sorted(pair) for pair in pairs] == [["channels_last", "contiguous", "peer"]] * 3
     assert pairs[1]["channels_last"] < pairs[1]["contiguous"]  # of the second two, in the other order
 
@@ -192,7 +199,13 @@ def test_only_an_interval_that_excludes_1_says_ahead_or_behind(peers: Any) -> No
     report = peers("report")
     noisy = [[0.8, 1.1, 1.3], [0.7, 0.9, 1.2]]
     rows = report.rows_of(result(fast=[[1.2] * 4] * 3, slow=[[0.9] * 4] * 3, noisy=noisy), "cnn")
-    assert [row.cells()[5] for row in rows] == ["ahead", "behind", "not told apart"]
+    assert [row.verdict for row in rows] == ["ahead", "behind", "not told apart"]
+
+
+def test_few_rounds_say_nothing(peers: Any) -> None:
+    report = peers("report")
+    few, enough = report.rows_of(result(few=[[1.2] * 4], enough=[[1.2] * 5]), "cnn")
+    assert (few.verdict, enough.verdict) == ("too few rounds", "ahead")
 
 
 def test_a_peer_is_judged_by_the_faster_bare_loop(peers: Any) -> None:

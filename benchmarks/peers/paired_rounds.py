@@ -66,6 +66,9 @@ class PairedRounds:
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec, self.work, self.folder = spec, WORKS[spec["work"]], spec["folder"]
+        self.memory_format = spec[
+            "memory_format"
+        ]  # a peer that cannot have the one that is asked for says which it has
         self.rounds = spec["rounds"]
         self.total_rounds = WARM_UP_ROUNDS + self.rounds
         self.rounds_done, self.bare = 0, None
@@ -113,11 +116,11 @@ class PairedRounds:
 
     def _write_trained(self, arrays: Sequence[np.ndarray]) -> None:
         np.savez(self.folder / "trained.npz", *arrays)
-        note = {"work": self.work.name, "memory_format": self.spec["memory_format"], "clients": self.clients}
+        note = {"work": self.work.name, "memory_format": self.memory_format, "clients": self.clients}
         if self.plan:
             note["plan"] = self.plan
         (self.folder / "trained.json").write_text(json.dumps(note))
 
     def _finish(self) -> None:
         self.bare.close()
-        (self.folder / "pairs.json").write_text(json.dumps(self.pairs))
+        (self.folder / "pairs.json").write_text(json.dumps({"memory_format": self.memory_format, "pairs": self.pairs}))

@@ -68,15 +68,17 @@ def run_watched(
     so that reading /proc disturbs no timing."""
     become_subreaper()
     before = set(descendants(os.getpid()))
-    with log.open("wb") as output:
-        started, peak = time.time(), 0
-        process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
-        while process.poll() is None and time.time() - started < time_limit_s:
-            if not until.exists():
-                peak = max(peak, sum(memory_bytes(pid) for pid in set(descendants(os.getpid())) - before))
-            time.sleep(SAMPLE_S)
-        code = process.poll()
-    _kill_what_is_left(before)
+    try:
+        with log.open("wb") as output:
+            started, peak = time.time(), 0
+            process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            while process.poll() is None and time.time() - started < time_limit_s:
+                if not until.exists():
+                    peak = max(peak, sum(memory_bytes(pid) for pid in set(descendants(os.getpid())) - before))
+                time.sleep(SAMPLE_S)
+            code = process.poll()
+    finally:  # also where this process is told to stop
+        _kill_what_is_left(before)
     return Watched(code, started, peak)
 
 

@@ -20,6 +20,7 @@ DOCUMENT, TABLE, FIGURE = (
 BEGIN, END = "<!-- made by benchmarks/peers/run.py report: begin -->", "<!-- end -->"
 NOT_MEASURED = "*Not yet measured on a quiet machine.*"
 DRAWS = 10_000
+FEWEST_PAIRS = 5  # of which anything is said
 WORDS = {
     "resnet18": "FL, ResNet-18, 3x32x32, 10 clients of 768, batch 256, all in a round",
     "cnn": "FL, CNN of 582,026 parameters, 1x28x28, 500 clients of 20, batch 10, 50 a round",
@@ -41,8 +42,10 @@ def interval(medians: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def verdict(low: float, high: float) -> str:
-    """Only an interval that excludes 1 says who is ahead."""
+def verdict(low: float, high: float, *num_pairs: int) -> str:
+    """Only an interval that excludes 1 says who is ahead, and only where there are enough pairs of each side."""
+    if min(num_pairs) < FEWEST_PAIRS:
+        return "too few rounds"
     return "ahead" if low > 1 else "behind" if high < 1 else "not told apart"
 
 
@@ -70,6 +73,10 @@ class Row:
         return min(self.ratios, key=self.ratio)
 
     @property
+    def verdict(self) -> str:
+        return verdict(*interval(self.medians[self.faster_bare]), len(self.rates))
+
+    @property
     def weights(self) -> str:
         """The largest difference of a weight from the plain FedAvg, beside the largest change of a weight."""
         checked = [start for start in self.starts if "largest_difference" in start]
@@ -88,7 +95,7 @@ class Row:
         return [
             self.variant["title"], self.variant["tuning"] + f"; {self.memory_format.replace('_', '-')}",
             f"{np.median(self.rates):,.0f} ({self.rates.min():,.0f} to {self.rates.max():,.0f})", *ratios,
-            verdict(*interval(self.medians[self.faster_bare])), f"{len(self.rates)} in {len(self.starts)}",
+            self.verdict, f"{len(self.rates)} in {len(self.starts)}",
             f"{max(start['peak_bytes'] for start in self.starts) / 1e6:,.0f} MB",
             f"{np.median(first):.1f} s ({min(first):.1f} to {max(first):.1f})", self.weights,
         ]  # fmt: skip
@@ -120,9 +127,14 @@ def compared(rows: list[Row]) -> Iterator[str]:
             bare = mine.faster_bare
             low, high = interval(mine.medians[bare] / np.random.default_rng(1).permutation(peer.medians[bare]))
             ratio = mine.ratio(bare) / peer.ratio(bare)
-            words = {"ahead": "is ahead of", "behind": "LOSES to", "not told apart": "cannot be told apart from"}
+            words = {
+                "ahead": "is ahead of",
+                "behind": "LOSES to",
+                "not told apart": "cannot be told apart from",
+                "too few rounds": "(too few rounds to say) beside",
+            }
             yield (
-                f"- {mine.variant['title']} ({mine.memory_format.replace('_', '-')}) {words[verdict(low, high)]} {peer.variant['title']} "
+                f"- {mine.variant['title']} ({mine.memory_format.replace('_', '-')}) {words[verdict(low, high, len(mine.rates), len(peer.rates))]} {peer.variant['title']} "
                 f"({peer.memory_format.replace('_', '-')}): {ratio:.2f} times its speed [{low:.2f}, {high:.2f}]."
             )
 
@@ -150,7 +162,7 @@ def block(result: dict[str, Any]) -> str:
         ]
         lines += [f"| {' | '.join(row.cells())} |" for row in rows]
         lines += ["", *compared(rows)]
-        behind = [r.variant["title"] for r in rows if r.variant["name"].startswith("hsfl") and r.cells()[5] == "behind"]
+        behind = [r.variant["title"] for r in rows if r.variant["name"].startswith("hsfl") and r.verdict == "behind"]
         if behind:
             lines += ["", f"Behind the faster bare loop: {', '.join(behind)}."]
     for start in (start for start in result["starts"] if "failed" in start):

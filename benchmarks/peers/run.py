@@ -23,6 +23,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -52,12 +53,12 @@ class Variant:
     tuning: str
     processes: int = 1
     settings: dict[str, Any] = field(default_factory=dict)
-    works: tuple[str, ...] = ("resnet18", "cnn", "quick")
+    works: tuple[str, ...] = tuple(WORKS)
 
 
 def hsfl_variant(name: str, title: str, processes: int = 1, **settings: Any) -> Variant:
     engine = {"engine": "inline"} if processes == 1 else {"engine": "workers", "workers": processes}
-    works = ("resnet18", "quick-resnet18") if "model" in settings else ("resnet18", "cnn", "quick")
+    works = ("resnet18", "quick-resnet18") if "model" in settings else tuple(WORKS)
     tuning = "`inline`" if processes == 1 else f"`workers`, {processes}"
     tuning += ", a checkpoint at the end" + (", its own ResNet-18" if "model" in settings else "")
     return Variant(name, "hsfl", "train_hsfl.py", title, tuning, processes, engine | settings, works)
@@ -97,6 +98,8 @@ VARIANTS = [
     Variant("fedlab", "fedlab", "train_fedlab.py", "FedLab", "serial trainer, fused SGD, batches as views, nothing evaluated"),
 ]  # fmt: skip
 
+QUICK = {"quick": ("bare", "hsfl-fl", "hsfl-fl-2", "hsfl-split"), "quick-resnet18": ("hsfl-fl-own", "hsfl-split-2")}
+
 
 # --- one start
 
@@ -127,8 +130,9 @@ def start(
     if (steps, samples) != expected:
         failed = f"trained {steps} batches of {samples} samples, but the work has {expected[0]} of {expected[1]}"
         return record | {"failed": failed, "folder": str(folder)}
+    record |= json.loads((folder / "pairs.json").read_text())
     record |= {
-        "pairs": json.loads((folder / "pairs.json").read_text()), "steps": steps, "samples": samples,
+        "steps": steps, "samples": samples,
         "first_update_s": first_update - watched.started, "peak_bytes": watched.peak_bytes,
     }  # fmt: skip
     if checks and (folder / "trained.json").exists():
@@ -158,7 +162,8 @@ def measure(words: argparse.Namespace, cache: Path, out: Path) -> bool:
         else {p: python_of(p, cache / "envs") for p in PACKAGES}
     )
     subprocess.run([str(python["hsfl"]), str(HERE / "shared_work.py"), "--prepare", str(cache / "shared")], check=True)
-    chosen = [variant for variant in VARIANTS if variant.peer in words.only and python[variant.peer].exists()]
+    chosen = [v for v in VARIANTS if v.peer in words.only and python[v.peer].exists()]
+    chosen = [v for v in chosen if words.variant is None or v.name in words.variant]
     works = [WORKS[name] for name in words.work]
     formats = {work.name: memory_formats(work, words.memory_format, cache) for work in works}
     result: dict[str, Any] = {
@@ -169,7 +174,10 @@ def measure(words: argparse.Namespace, cache: Path, out: Path) -> bool:
     for repeat in range(words.repeats):
         turn = chosen[repeat % len(chosen) :] + chosen[: repeat % len(chosen)]  # nobody is always first
         for work in works:
-            for variant in (variant for variant in turn if work.name in variant.works):
+            names = (
+                QUICK[work.name] if words.quick else [variant.name for variant in turn if work.name in variant.works]
+            )
+            for variant in (variant for variant in turn if variant.name in names):
                 for memory_format in formats[work.name]:
                     rounds = words.rounds or work.rounds
                     record = start(variant, work, memory_format, rounds, repeat == 0, cache, python[variant.peer])
@@ -232,6 +240,10 @@ def main() -> int:
     parser.add_argument(
         "--only", action="append", choices=PACKAGES, metavar="PEER", help=f"of {', '.join(PACKAGES)}; may be repeated"
     )
+    names = [variant.name for variant in VARIANTS]
+    parser.add_argument(
+        "--variant", action="append", choices=names, metavar="NAME", help=f"of {', '.join(names)}; may be repeated"
+    )
     parser.add_argument("--work", action="append", choices=WORKS, help="may be repeated; by default resnet18 and cnn")
     parser.add_argument("--repeats", type=int, default=3, help="starts of each variant (3)")
     parser.add_argument("--rounds", type=int, help="measured rounds of a start; by default 4 of resnet18 and 10 of cnn")
@@ -248,8 +260,9 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="the result file; by default results.json in the cache folder")
     parser.add_argument("--quick", action="store_true")
     words = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended, too
     if words.quick:
-        words.only, words.work, words.repeats, words.rounds = ["hsfl"], ["quick", "quick-resnet18"], 1, 2
+        words.only, words.work, words.repeats, words.rounds = ["hsfl"], list(QUICK), 1, 2
         words.memory_format = "contiguous"
         with tempfile.TemporaryDirectory() as folder:
             return 0 if measure(words, Path(folder), Path(folder) / "results.json") else 1

@@ -21,6 +21,8 @@ from hsfl.rng import stream
 from hsfl.runs import loop
 from hsfl.training.batches import pass_positions
 
+HAS_MEMORY_FORMAT = "memory_format" in ModelConfig.model_fields
+
 
 class Rounds(hsfl.Observer):
     """Tells the measurement that a round is over, with its clients, their batches and the new weights."""
@@ -67,7 +69,7 @@ def settings_of(spec: dict[str, Any], work: Work, num_units: int, total_rounds: 
         settings.append(f"fleet.cuts={[1 + k % num_units for k in range(work.num_clients)]}")
     if asked["engine"] == "workers":
         settings += [f"engine.workers={asked['workers']}", "engine.threads=1"]
-    if "memory_format" in ModelConfig.model_fields:
+    if HAS_MEMORY_FORMAT:
         settings.append(f"model.memory_format={spec['memory_format']}")
     return settings
 
@@ -83,6 +85,8 @@ def main() -> None:
     x, y = read_arrays(work, spec["shared"])
     holders = np.repeat(np.arange(work.num_clients), work.num_samples)
     rounds = PairedRounds(spec)
+    if not HAS_MEMORY_FORMAT:
+        rounds.memory_format = "contiguous"
     observer = Rounds(rounds, model, own_model)
     make_round = loop._round
 
