@@ -65,8 +65,11 @@ def hsfl_variant(name: str, title: str, processes: int = 1, **settings: Any) -> 
 
 
 def flower_variant(actors: int) -> Variant:
-    settings = {"actors": actors, "threads": 1, "ray_init": {"_node_ip_address": "127.0.0.1", "log_to_driver": True}}
-    tuning = f"`num_cpus` 1 for a client, Ray with `num_cpus` {actors}, model and data kept by the actor, no evaluation on clients"
+    settings = {"actors": actors, "threads": 1, "pull_interval_s": 0.02, "ray_init": {"_node_ip_address": "127.0.0.1"}}
+    tuning = (
+        f"`num_cpus` 1 for a client, Ray with `num_cpus` {actors} and workers at niceness 0 (not 15), replies pulled every 20 ms (not 100), model "
+        "and data kept by the actor, no evaluation"
+    )
     title = f"Flower, {actors} actor{'s'[: actors > 1]}"
     return Variant(f"flower-{actors}", "flower", "train_flower.py", title, tuning, actors, settings)
 

@@ -1,12 +1,13 @@
 """Flower on the shared work: its simulation engine, with one or two actors of one processor each, and `FedAvg` on the server.
 
-Ray opens ports: run this where nobody else reaches them (README of the benchmarks: docs/benchmarks.md).
+Ray's workers run at niceness 15 unless told otherwise, and starve on a machine that does anything else. Ray opens ports: run this where
+nobody else reaches them (docs/benchmarks.md).
 """
 
 import os
 import sys
 
-os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 
 import torch
 from flower_client import SPEC_VARIABLE
@@ -40,6 +41,7 @@ def serve(grid: Grid, context: Context) -> None:
 
         rounds.round_done(new_weights, CLIENTS) if server_round else rounds.begin()
 
+    grid.pull_interval = spec["settings"]["pull_interval_s"]
     fraction = work.per_round / work.num_clients
     strategy = FedAvg(
         fraction_train=fraction, fraction_evaluate=0.0, min_train_nodes=work.per_round, min_available_nodes=work.num_clients,
