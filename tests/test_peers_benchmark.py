@@ -191,7 +191,7 @@ def result(**ratios: list[list[float]]) -> dict[str, Any]:
     return {
         "measured": "2026-11-19", "machine": {"processor": "one", "cores": 2, "memory_gb": 8, "system": "Linux"},
         "versions": {"pfl": {"pfl": "0.6.0"}}, "works": {"cnn": {"per_round": 50, "num_samples": 20}}, "variants": variants,
-        "starts": [start(name, of_start) for name, starts in ratios.items() for of_start in starts],
+        "not_installed": [], "starts": [start(name, of_start) for name, starts in ratios.items() for of_start in starts],
     }  # fmt: skip
 
 

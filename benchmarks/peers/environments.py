@@ -19,8 +19,16 @@ PACKAGES = {
 NAMED = ("hsfl", "flwr", "ray", "pfl", "fluke-fl", "fedlab", "torch", "numpy")  # whose versions are recorded
 
 
+class InstallError(RuntimeError):
+    """A peer cannot be installed."""
+
+
 def python_of(peer: str, folder: Path) -> Path:
     return folder / peer / "bin" / "python"
+
+
+def is_installed(peer: str, folder: Path) -> bool:
+    return (folder / peer / "installed.json").exists()
 
 
 def install(peer: str, folder: Path) -> None:
@@ -42,7 +50,7 @@ def install(peer: str, folder: Path) -> None:
             if subprocess.run([*pip, *packages], stdout=output, stderr=subprocess.STDOUT, check=False).returncode == 0:
                 done.write_text(json.dumps({"packages": [*packages[:-1], Path(packages[-1]).name]}))
                 return
-    raise RuntimeError(f"{peer} cannot be installed; {log} says why")
+    raise InstallError(f"{peer} cannot be installed; {log} says why")
 
 
 def versions(python: Path) -> dict[str, str]:

@@ -165,6 +165,8 @@ def block(result: dict[str, Any]) -> str:
         behind = [r.variant["title"] for r in rows if r.variant["name"].startswith("hsfl") and r.verdict == "behind"]
         if behind:
             lines += ["", f"Behind the faster bare loop: {', '.join(behind)}."]
+    if result["not_installed"]:
+        lines += ["", f"Not installed, and so not measured: {', '.join(result['not_installed'])}."]
     for start in (start for start in result["starts"] if "failed" in start):
         lines += ["", f"Failed: {start['variant']} on {start['work']}: {start['failed']}."]
     return "\n".join(lines)

@@ -33,10 +33,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from environments import PACKAGES, install, python_of, versions
+from environments import PACKAGES, InstallError, install, is_installed, python_of, versions
 from paired_rounds import WARM_UP_ROUNDS, Bare
 from process_tree import run_watched
-from shared_work import COUNTS_VARIABLE, FORMATS, WORKS, Work, read_counts
+from shared_work import COUNTS_VARIABLE, FORMATS, WORKS, Work, prepare, read_counts
 
 HERE = Path(__file__).parent
 TIME_LIMIT_S = 3600.0  # of one start
@@ -164,15 +164,18 @@ def measure(words: argparse.Namespace, cache: Path, out: Path) -> bool:
         if words.quick
         else {p: python_of(p, cache / "envs") for p in PACKAGES}
     )
-    subprocess.run([str(python["hsfl"]), str(HERE / "shared_work.py"), "--prepare", str(cache / "shared")], check=True)
-    chosen = [v for v in VARIANTS if v.peer in words.only and python[v.peer].exists()]
+    prepare(cache / "shared")
+    missing = [peer for peer in words.only if not words.quick and not is_installed(peer, cache / "envs")]
+    for peer in missing:
+        print(f"{peer} is left out, since it is not installed: run the command `install` and see why", flush=True)
+    chosen = [v for v in VARIANTS if v.peer in words.only and v.peer not in missing]
     chosen = [v for v in chosen if words.variant is None or v.name in words.variant]
     works = [WORKS[name] for name in words.work]
     formats = {work.name: memory_formats(work, words.memory_format, cache) for work in works}
     result: dict[str, Any] = {
         "measured": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(), "warm_up_rounds": WARM_UP_ROUNDS,
         "versions": {peer: versions(python[peer]) for peer in sorted({variant.peer for variant in chosen})},
-        "works": {work.name: asdict(work) for work in works}, "variants": {v.name: asdict(v) for v in chosen}, "starts": [],
+        "works": {work.name: asdict(work) for work in works}, "variants": {v.name: asdict(v) for v in chosen}, "not_installed": missing, "starts": [],
     }  # fmt: skip
     for repeat in range(words.repeats):
         turn = chosen[repeat % len(chosen) :] + chosen[: repeat % len(chosen)]  # nobody is always first
@@ -274,7 +277,10 @@ def main() -> int:
     out = words.results or cache / "results.json"
     if words.command in ("all", "install"):
         for peer in words.only:
-            install(peer, cache / "envs")
+            try:
+                install(peer, cache / "envs")
+            except InstallError as error:
+                print(error, flush=True)
     if words.command in ("all", "measure"):
         return 0 if measure(words, cache, out) else 1
     if words.command == "report":

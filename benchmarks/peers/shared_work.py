@@ -3,8 +3,7 @@
 Needs torch and NumPy alone, so that every environment can import it. The models are lists of units in an `nn.Sequential`, so that
 HSFL can cut them; the names in ResNet-18 differ from torchvision's, the layers and their order do not.
 
-    python shared_work.py --prepare FOLDER                     # writes data and first weights into FOLDER
-    python shared_work.py --check RUN_FOLDER                   # compares what a peer trained with the plain FedAvg
+    python shared_work.py --check RUN_FOLDER --shared FOLDER   # compares what a peer trained with the plain FedAvg
 
 Legend: n samples, C channels, H height, W width.
 """
@@ -309,15 +308,11 @@ def check(folder: Path, shared: Path) -> dict[str, float | int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prepare", type=Path)
-    parser.add_argument("--check", type=Path)
-    parser.add_argument("--shared", type=Path, help="the folder that --prepare wrote")
+    parser.add_argument("--check", type=Path, required=True, help="the folder of a start")
+    parser.add_argument("--shared", type=Path, required=True, help="the folder that `prepare` wrote")
     words = parser.parse_args()
     torch.set_num_threads(1)
-    if words.prepare:
-        prepare(words.prepare)
-    if words.check:
-        print(json.dumps(check(words.check, words.shared)))
+    print(json.dumps(check(words.check, words.shared)))
 
 
 if __name__ == "__main__":
