@@ -56,8 +56,8 @@ def main() -> None:
     spec = read_spec()
     logging.disable(logging.INFO)
     torch.set_num_threads(1)
-    work, shared, memory_format = WORKS[spec["work"]], spec["shared"], spec["memory_format"]
-    model, (x, y) = make_model(work, shared, memory_format), read_tensors(work, shared, memory_format)
+    work, shared = WORKS[spec["work"]], spec["shared"]
+    model, (x, y) = make_model(work, shared), read_tensors(work, shared)
     trainer = SGDSerialClientTrainer(model, work.num_clients)
     own = [work.samples_of(k) for k in range(work.num_clients)]
     trainer.setup_dataset(
@@ -66,6 +66,7 @@ def main() -> None:
     trainer.setup_optim(1, work.batch_size, work.lr)
     trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), work.lr, fused=True)
     rounds = PairedRounds(spec)
+    rounds.memory_format = "contiguous"  # FedLab flattens weights with `view(-1)`, which channels-last ones refuse
     handler = SyncServerHandler(model, rounds.total_rounds, work.per_round / work.num_clients)
     pipeline = Pipeline(handler, trainer, rounds)
     rounds.begin()
