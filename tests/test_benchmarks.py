@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARKS = sorted((Path(__file__).parent.parent / "benchmarks").glob("*.py"))
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+BENCHMARKS = [*sorted(FOLDER.glob("*.py")), FOLDER / "peers" / "run.py"]
 TESTED_ELSEWHERE = ("testbed",)  # tests/test_testbed.py
 
 
