@@ -48,6 +48,7 @@ def test_compiled_rounds_are_the_plain_ones_to_the_bit(seed: int, order: str) ->
         *(rng.random(count) * rng.integers(0, 2, count) for _ in range(3)),
         rng.integers(1, 20, count) / 4,
         rng.random(count),
+        rng.random(count),
     )
     plain, fast = queued_round(work, order), queued_round_compiled(work, order)
     assert plain.finish_s.tobytes() == fast.finish_s.tobytes()

@@ -3,7 +3,7 @@ a run and a deployment's model say the same of the same numbers."""
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -46,10 +46,15 @@ def rounds_of_phases(draw: st.DrawFn, most_clients: int = 4) -> tuple[Phases, np
 def test_with_a_server_that_takes_no_time_queue_and_shares_and_alone_are_one(
     made: tuple[Phases, np.ndarray], order: str
 ) -> None:
+    """But for the paper's barrier before the download, which only shares have: with downloads that differ the queue's round is shorter."""
     phases, batches = made
     nothing = np.zeros(len(batches))
     fast = Phases(**(vars(phases) | {"server_forward_s": nothing, "server_backward_s": nothing}))
-    _are_one(fast, batches, order)
+    _are_one(replace(fast, model_down_s=np.full(len(batches), fast.model_down_s[0])), batches, order)
+    ends_s = fast.model_down_s + client_round_s(fast, batches)
+    queue = _queued(fast, batches, order)
+    assert queue.round_s == pytest.approx(ends_s.max())
+    assert queue.round_s <= timeline("hsfl", fast, batches).round_s * (1 + 1e-9)
 
 
 @given(rounds_of_phases(most_clients=1), orders)
@@ -57,12 +62,31 @@ def test_with_one_client_queue_and_shares_and_alone_are_one(made: tuple[Phases, 
     _are_one(*made, order)
 
 
+def _queued(phases: Phases, batches: np.ndarray, order: str) -> Timeline:
+    return timeline("hsfl", phases, batches, serve=lambda work: queued_round(work, order))
+
+
 def _are_one(phases: Phases, batches: np.ndarray, order: str) -> None:
-    shares = timeline("hsfl", phases, batches)
-    queue = timeline("hsfl", phases, batches, serve=lambda work: queued_round(work, order))
-    np.testing.assert_allclose(queue.end_s, shares.end_s, atol=1e-12)
-    np.testing.assert_allclose(queue.finish_s, client_round_s(phases, batches), atol=1e-12)
+    shares, queue = timeline("hsfl", phases, batches), _queued(phases, batches, order)
+    down_s = phases.model_down_s
+    np.testing.assert_allclose(queue.end_s[:-1], shares.end_s[:-1] + down_s, atol=1e-12)
+    np.testing.assert_allclose(queue.end_s[-1], down_s, atol=1e-12)
+    np.testing.assert_allclose(queue.finish_s, down_s + client_round_s(phases, batches), atol=1e-12)
     assert queue.round_s == pytest.approx(shares.round_s) == pytest.approx(float(round_s(phases, batches)))
+
+
+@given(rounds_of_phases(), orders, SECONDS.map(lambda tau_s: tau_s + 0.125))
+def test_the_end_of_a_download_comes_first_and_counts_for_tau(
+    made: tuple[Phases, np.ndarray], order: str, tau_s: float
+) -> None:
+    phases, batches = made
+    whole = _queued(phases, batches, order)
+    cut = timeline("hsfl", phases, batches, tau_s=tau_s, serve=lambda work: queued_round(work, order))
+    np.testing.assert_array_equal(cut.kept, whole.finish_s <= tau_s)
+    np.testing.assert_allclose(cut.end_s, np.minimum(whole.end_s, tau_s), atol=1e-12)
+    assert (whole.start_s[-1] == 0).all()
+    assert (whole.start_s[0] >= whole.end_s[-1] - 1e-12).all()
+    assert cut.round_s <= tau_s
 
 
 @given(st.data(), orders)

@@ -30,7 +30,7 @@ def works(draw: st.DrawFn, most_clients: int = 5, fractions: bool = True) -> Que
     column = st.lists(SECONDS, min_size=size, max_size=size).map(np.array)
     halves = st.integers(1, 12).map(lambda number: number / 2) if fractions else st.integers(1, 6).map(float)
     batches = np.array(draw(st.lists(halves, min_size=size, max_size=size)))
-    return QueuedWork(draw(column), draw(column), draw(column), batches, draw(column))
+    return QueuedWork(draw(column), draw(column), draw(column), batches, draw(column), draw(column))
 
 
 def by_events(work: QueuedWork, order: str) -> QueuedRound:
@@ -45,9 +45,9 @@ def by_events(work: QueuedWork, order: str) -> QueuedRound:
     tags, current_tag, busy = {}, 0.0, False
     for k in range(num_clients):
         if work.serve_s[k] > 0:
-            heapq.heappush(events, (min(left[k], 1.0) * work.before_s[k], 0, next(numbers), k))
+            heapq.heappush(events, (work.ready_s[k] + min(left[k], 1.0) * work.before_s[k], 0, next(numbers), k))
         else:
-            finish_s[k] = work.num_batches[k] * (work.before_s[k] + work.after_s[k]) + work.up_s[k]
+            finish_s[k] = work.ready_s[k] + work.num_batches[k] * (work.before_s[k] + work.after_s[k]) + work.up_s[k]
     while events:
         now_s = events[0][0]
         while events and events[0][0] == now_s:
@@ -96,7 +96,13 @@ def test_a_client_takes_its_own_seconds_and_those_that_it_waits(work: QueuedWork
 def test_the_bound_is_never_above(work: QueuedWork, order: str) -> None:
     training_s = queued_round(work, order).training_s
     assert least_queued_s(work) <= training_s * (1 + 1e-9)
-    assert training_s <= (work.before_s + work.serve_s + work.after_s) @ work.num_batches + work.up_s.max() + 1e-9
+    assert (
+        training_s
+        <= (work.before_s + work.serve_s + work.after_s) @ work.num_batches
+        + work.up_s.max()
+        + work.ready_s.max()
+        + 1e-9
+    )
 
 
 @given(works())
@@ -107,7 +113,7 @@ def test_the_bound_is_the_best_over_all_sets_of_clients(work: QueuedWork) -> Non
     for bits in range(1, 2**size):
         members = [k for k in range(size) if bits >> k & 1 and work.serve_s[k] > 0]
         if members:
-            first_s = min(part[k] * work.before_s[k] for k in members)
+            first_s = min(work.ready_s[k] + part[k] * work.before_s[k] for k in members)
             rest_s = min(last[k] * work.after_s[k] + work.up_s[k] for k in members)
             best_s = max(best_s, first_s + rest_s + sum(work.num_batches[k] * work.serve_s[k] for k in members))
     assert least_queued_s(work) == pytest.approx(best_s, rel=1e-12)
@@ -137,6 +143,13 @@ def test_a_test_is_a_client_that_nobody_waits_for(work: QueuedWork, order: str, 
     assert least_queued_s(work) <= beside.training_s * (1 + 1e-9), "the bound holds beside it, too"
     if not serve_s:
         np.testing.assert_array_equal(beside.finish_s, queued_round(work, order).finish_s)
+
+
+def test_who_has_the_head_later_begins_later_and_nobody_waits_for_it() -> None:
+    """A client of 1 s down, 2 s before, 1 s on and 3 s after the server; and one whose head takes 5 s more, so that they never meet there."""
+    columns = (np.array([value] * 2) for value in (2.0, 1.0, 3.0, 1.0, 0.5))
+    queued = queued_round(QueuedWork(*columns, np.array([1.0, 6.0])))
+    assert (queued.finish_s.tolist(), queued.waited_s.tolist()) == ([7.5, 12.5], [0.0, 0.0])
 
 
 def test_two_equal_clients_wait_for_each_other_once() -> None:

@@ -1,15 +1,15 @@
 """Cuts where the main server is one queue (`network.server_queue`): only cuts are chosen, and rounds are made event by event.
 
-Legend: K clients, C rows of the cost table, S samples, P candidates, T the seconds of training, M the longest download.
+Legend: K clients, C rows of the cost table, S samples, P candidates, T the seconds of training, with the download of each client's head before it.
 
 A search begins with the cuts that are best where each client has a share of the server, and changes one client's cut at a time. An event
 simulation promises nothing about the cuts that it has not tried, so the answer is a heuristic. `lower_bound_s` holds for all cuts: at a
 given T each client needs a row with which it is done by T alone, and the rows with the least work for the server must fit into T:
 
-    min_k before_k + sum_k min_row N_k serve_k(row) + min_k (after_k + up_k) <= T
+    min_k (ready_k + before_k) + sum_k min_row N_k serve_k(row) + min_k (after_k + up_k) <= T
 
-Both sides move one way in T, so bisection finds the least T; the smallest download that everybody can have comes on top, and the end of
-the round without the swap of sums, which takes no time where all cuts are the same.
+Both sides move one way in T, so bisection finds the least T; the end of the round comes on top, without the swap of sums, which takes no
+time where all cuts are the same.
 """
 
 from collections.abc import Callable
@@ -56,17 +56,14 @@ class QueuedRounds(SampledRounds):
             self.after_s[chosen],
             self.num_batches,
             self.up_s[chosen],
+            self.down_s[chosen],
         )
 
     def round_s(self, cuts: Array) -> Array:
         """The round of every sample with cuts [K], in seconds, [S]."""
-        clients = np.arange(self.num_clients)
         end_s = self.rest_of_end_s + (0.0 if self.swap_s is None else self.swap_s(cuts))
         return np.array(
-            [
-                self.serve(self.work(sample, cuts)).training_s + self.down_s[sample, clients, cuts].max() + end_s
-                for sample in range(len(self.before_s))
-            ]
+            [self.serve(self.work(sample, cuts)).training_s + end_s for sample in range(len(self.before_s))]
         )
 
     def mean_s(self, cuts: Array) -> Array:
@@ -81,7 +78,8 @@ class QueuedRounds(SampledRounds):
         last = np.minimum(batches - np.ceil(batches) + 1.0, part)
         serve_s = batches * self.serve_s
         rest_s = last * self.after_s[sample] + self.up_s[sample]
-        alone_s = batches * (self.before_s[sample] + self.after_s[sample]) + self.up_s[sample] + serve_s
+        ready_s = self.down_s[sample]
+        alone_s = ready_s + batches * (self.before_s[sample] + self.after_s[sample]) + self.up_s[sample] + serve_s
         alone_s = np.where(taken, alone_s, np.inf)
 
         def fits(training_s: float) -> bool:
@@ -89,7 +87,7 @@ class QueuedRounds(SampledRounds):
             if not in_time.any(axis=1).all():
                 return False
             least_serve_s = np.where(in_time, serve_s, np.inf).min(axis=1).sum()
-            first_s = (part * self.before_s[sample])[in_time].min()
+            first_s = (ready_s + part * self.before_s[sample])[in_time].min()
             return bool(first_s + least_serve_s + rest_s[in_time].min() <= training_s)
 
         low_s = float(alone_s.min(axis=1).max())
@@ -99,8 +97,7 @@ class QueuedRounds(SampledRounds):
         for _ in range(BISECTIONS):
             middle_s = 0.5 * (low_s + high_s)
             low_s, high_s = (low_s, middle_s) if fits(middle_s) else (middle_s, high_s)
-        least_down_s = float(np.where(taken, self.down_s[sample], np.inf).min(axis=1).max())
-        return low_s + least_down_s + self.rest_of_end_s
+        return low_s + self.rest_of_end_s
 
     def judge(self, request: CutRequest) -> "QueuedJudge":
         return QueuedJudge(self, request)

@@ -70,6 +70,7 @@ OFFERED = {  # to other folders, by module
         "round_s",
         "server_work",
         "shared_rate_bps",
+        "training_end_s",
         "transfer_s",
         "UnitWork",
     ),

@@ -37,7 +37,7 @@ LONGEST_S = 1e100  # of a round; what is computed from it stays far from the lar
 class Timeline:
     """One round, in seconds from its start. Nothing in it is infinite or NaN.
 
-    `finish_s` is when a client's own part was over, before the closing download (tau if it was dropped, 0 if it did
+    `finish_s` is when a client's own part was over, before the closing download if there is one (tau if it was dropped, 0 if it did
     not start). `waiting_s` is the part of the round in which neither the client nor the radio nor the server works
     for it (0 if it did not start). `straggler` is the client that ends last; of several, the client with the most work of its
     own, without downloads and the server's work. Where clients take turns alone, it is the client with the longest turn; -1 if
@@ -169,8 +169,10 @@ def timeline(
     if row.timing.turns == "alone":
         return _alone(work, order)
     if row.timing.step == "free":
-        queued = serve if row.timing.server == "divided" else None
-        return _free_until_tau(work, tau_s if row.timing.tau else np.inf, queued)
+        limit_s = tau_s if row.timing.tau else np.inf
+        if serve is not None and row.timing.server == "divided":
+            return _queued_until_tau(work, limit_s, serve)
+        return _free_until_tau(work, limit_s)
     decoder_s = np.broadcast_to(np.asarray(decoder_s, float), (num_clients,))
     turns = _turns(row.timing, on, clusters)
     return _in_step(work, decoder_s, turns, order if row.timing.step == "queue" else None)
@@ -258,32 +260,45 @@ def _pooled(work: _Work) -> Timeline:
     )  # fmt: skip
 
 
-def _free_until_tau(work: _Work, tau_s: float, serve: Serve | None) -> Timeline:
-    """Eq. (12): each client goes through its batches and its upload, and is dropped where it passes tau; then everyone downloads.
+def _queued_until_tau(work: _Work, tau_s: float, serve: Serve) -> Timeline:
+    """On a server that is one queue each client begins when its own head has come down, and its batches wait for the server. A client that passes
+    tau is dropped; its batches were served all the same."""
+    on, down_s = work.on, np.where(work.on, work.down_s, 0.0)
+    length = np.concatenate([down_s[None], work.own_blocks_s])
+    end = np.cumsum(length, axis=0)
+    own_s = end[-1] - down_s
+    end[1 + SERVER[0] :] += serve(_queued_work(work, down_s)).waited_s
+    in_time, finish_s = end[-1] <= tau_s, np.minimum(end[-1], tau_s)
+    start, end = np.minimum(end - length, tau_s), np.minimum(end, tau_s)
+    start, end = (
+        np.concatenate([times[1:], times[:1]]) for times in (start, end)
+    )  # the download is the last of PHASES
+    return _make_timeline(
+        work.name, start, end, on, on & in_time,
+        finish_s=finish_s, busy_s=(end - start).sum(axis=0), own_s=own_s, round_s=float(finish_s.max()),
+    )  # fmt: skip
 
-    On a server that is one queue a client's batches also wait for the server; batches of a client that is dropped were served all the same.
-    """
+
+def _free_until_tau(work: _Work, tau_s: float) -> Timeline:
+    """Eq. (12): each client goes through its batches and its upload, and is dropped where it passes tau; then everyone downloads."""
     on, down_s, length = work.on, work.down_s, work.own_blocks_s
-    waits_s = np.zeros(len(on)) if serve is None else serve(_queued_work(work)).waited_s
     end = np.cumsum(length, axis=0)
     own_s = end[-1].copy()
-    end[SERVER[0] :] += waits_s
     finish_s = np.minimum(end[-1], tau_s)
     barrier_s = float(finish_s.max())
     in_time = end[-1] <= tau_s
     start = np.concatenate([np.minimum(end - length, tau_s), np.full((1, len(on)), barrier_s)])
     end = np.concatenate([np.minimum(end, tau_s), (barrier_s + down_s)[None]])
-    busy_s = finish_s + down_s if serve is None else (end - start).sum(axis=0)
     return _make_timeline(
         work.name, start, end, on, on & in_time,
-        finish_s=finish_s, busy_s=busy_s, own_s=own_s, round_s=barrier_s + down_s.max(),
+        finish_s=finish_s, busy_s=finish_s + down_s, own_s=own_s, round_s=barrier_s + down_s.max(),
     )  # fmt: skip
 
 
-def _queued_work(work: _Work) -> QueuedWork:
+def _queued_work(work: _Work, ready_s: Array) -> QueuedWork:
     """The work as a server sees it that serves one batch at a time."""
     before_s, after_s = work.batch_s[: SERVER[0]].sum(axis=0), work.batch_s[SERVER[1] + 1 :].sum(axis=0)
-    return QueuedWork(before_s, work.batch_s[SERVER].sum(axis=0), after_s, work.batches, work.up_s)
+    return QueuedWork(before_s, work.batch_s[SERVER].sum(axis=0), after_s, work.batches, work.up_s, ready_s)
 
 
 def _alone(work: _Work, order: Array | None) -> Timeline:

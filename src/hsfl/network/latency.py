@@ -4,7 +4,7 @@ Legend: K clients, I subchannels, N mini-batches of b samples; any leading axes 
 cuts) broadcast. Zero bits or zero FLOPs take zero seconds, whatever the rate.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -180,3 +180,10 @@ def client_round_s(phases: Phases, num_batches: Array | float) -> Array:
 def round_s(phases: Phases, num_batches: Array | float, tau_s: float = np.inf) -> Array:
     """Eq. (12): max_k min(N (A + U + S + D) + E, tau) + max_k M."""
     return np.minimum(client_round_s(phases, num_batches).max(axis=-1), tau_s) + phases.model_down_s.max(axis=-1)
+
+
+def training_end_s(seconds: Mapping[str, float]) -> float:
+    """When a client's training and upload are over, from the seconds of its phases, which stand in the order in which they happen: over a radio
+    the download of the model comes last, once all clients have ended, and on a server that is one queue it comes first."""
+    names = list(seconds)
+    return sum(seconds[name] for name in names[: names.index("model_up") + 1])

@@ -1,7 +1,7 @@
 """A round in which the main server is one queue: it serves one batch at a time, whoever's batch that is.
 
-Client k goes round a circle N_k times: forward and upload of the smashed data (`before_s`), the server's step (`serve_s`), download of
-the gradient and backward (`after_s`). After its last batch it uploads its head. A batch that reaches the server while the server is
+Client k begins when its own head has come down (`ready_s`): nobody waits for the heads of others. Then it goes round a circle N_k times: forward and
+upload of the smashed data (`before_s`), the server's step (`serve_s`), download of the gradient and backward (`after_s`). After its last batch it uploads its head. A batch that reaches the server while the server is
 busy waits. So the round is made event by event, in `serve_batches`, which is written so that numba can compile it (`allocation.queued_rounds`); here it runs
 as plain Python, since a device has no numba.
 
@@ -17,9 +17,9 @@ Neither order is always the better one, and a faster server can make a round lon
 sum_J N_k serve_k seconds; it cannot begin before the first of them has sent a batch, and after the last of their batches somebody still
 has to receive the gradient, go backward and upload:
 
-    T >= min_J before_k + sum_J N_k serve_k + min_J (after_k + up_k)
+    T >= min_J (ready_k + before_k) + sum_J N_k serve_k + min_J (after_k + up_k)
 
-and no client is faster than alone. The best J holds all clients whose `before_s` is at least a and whose rest is at least b, for some a, b.
+and no client is faster than alone. The best J holds all clients who are ready and have sent a batch after a seconds at the earliest, and whose rest is at least b, for some a, b.
 
 Legend: K clients, N batches (the last may be a part of a batch).
 """
@@ -45,11 +45,12 @@ class QueuedWork:
     after_s: Array  # download and backward
     num_batches: Array
     up_s: Array  # upload of the head, once
+    ready_s: Array | float = 0.0  # download of the head, once, before anything else
 
     @property
     def alone_s(self) -> Array:
         """When each client ends if the server serves nobody else, [K]."""
-        return self.num_batches * (self.before_s + self.serve_s + self.after_s) + self.up_s
+        return self.ready_s + self.num_batches * (self.before_s + self.serve_s + self.after_s) + self.up_s
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ Serve = Callable[[QueuedWork], QueuedRound]  # makes a round in some order of se
 def queued_work(phases: Phases, num_batches: Array) -> QueuedWork:
     """The work of clients with these phases, [K]."""
     before_s, after_s = phases.client_forward_s + phases.smashed_s, phases.gradient_s + phases.client_backward_s
-    return QueuedWork(before_s, phases.server_s, after_s, num_batches, phases.model_up_s)
+    return QueuedWork(before_s, phases.server_s, after_s, num_batches, phases.model_up_s, phases.model_down_s)
 
 
 def queued_round(work: QueuedWork, order: str = "turns") -> QueuedRound:
@@ -86,7 +87,7 @@ def queued_round(work: QueuedWork, order: str = "turns") -> QueuedRound:
     return QueuedRound(*serve_batches(*service_arguments(work, order)))
 
 
-def service_arguments(work: QueuedWork, order: str) -> tuple[Array, Array, Array, Array, Array, int]:
+def service_arguments(work: QueuedWork, order: str) -> tuple[Array, Array, Array, Array, Array, Array, int]:
     """What `serve_batches` takes. Where all clients together have more than MOST_BATCHES, several batches go round as one: everybody's work
     stays, and waits become a little coarser."""
     num_batches = float(np.sum(work.num_batches))
@@ -99,21 +100,21 @@ def service_arguments(work: QueuedWork, order: str) -> tuple[Array, Array, Array
 
 def queued_beside(serve: Serve, test: QueuedTest, work: QueuedWork) -> QueuedRound:
     """The round of these clients on a server that tests the model of the round before meanwhile, from the round's beginning on."""
-    columns = (work.before_s, work.serve_s, work.after_s, work.num_batches, work.up_s)
-    rows = zip(np.broadcast_arrays(*columns), (0.0, test.serve_s, 0.0, test.num_batches, 0.0))
+    columns = (work.before_s, work.serve_s, work.after_s, work.num_batches, work.up_s, work.ready_s)
+    rows = zip(np.broadcast_arrays(*columns), (0.0, test.serve_s, 0.0, test.num_batches, 0.0, 0.0))
     queued = serve(QueuedWork(*(np.append(column, value) for column, value in rows)))
     return QueuedRound(queued.finish_s[:-1], queued.waited_s[:-1])
 
 
-def arguments(work: QueuedWork) -> tuple[Array, Array, Array, Array, Array]:
+def arguments(work: QueuedWork) -> tuple[Array, Array, Array, Array, Array, Array]:
     """The arrays of the work, as floats in memory order."""
-    columns = (work.before_s, work.serve_s, work.after_s, work.num_batches, work.up_s)
-    before_s, serve_s, after_s, num_batches, up_s = np.array(np.broadcast_arrays(*columns), float)
-    return before_s, serve_s, after_s, num_batches, up_s
+    columns = (work.before_s, work.serve_s, work.after_s, work.num_batches, work.up_s, work.ready_s)
+    before_s, serve_s, after_s, num_batches, up_s, ready_s = np.array(np.broadcast_arrays(*columns), float)
+    return before_s, serve_s, after_s, num_batches, up_s, ready_s
 
 
 def serve_batches(
-    before_s: Array, serve_s: Array, after_s: Array, num_batches: Array, up_s: Array, order: int
+    before_s: Array, serve_s: Array, after_s: Array, num_batches: Array, up_s: Array, ready_s: Array, order: int
 ) -> tuple[Array, Array]:
     """When each client ends and how long it waited, [K] each. A client without work for the server never queues."""
     count = len(num_batches)
@@ -127,9 +128,9 @@ def serve_batches(
         if num_batches[k] <= 0.0:
             continue
         if serve_s[k] <= 0.0:
-            finish_s[k] = num_batches[k] * (before_s[k] + after_s[k]) + up_s[k]
+            finish_s[k] = ready_s[k] + num_batches[k] * (before_s[k] + after_s[k]) + up_s[k]
             continue
-        arrival_s[k] = min(left[k], 1.0) * before_s[k]
+        arrival_s[k] = ready_s[k] + min(left[k], 1.0) * before_s[k]
         num_queueing += 1
     free_s, serving_tag_s = 0.0, 0.0
     while num_queueing > 0:
@@ -173,7 +174,7 @@ def serve_batches(
 
 def least_queued_s(work: QueuedWork) -> float:
     """A lower bound on the training of the round under any order of service, in seconds."""
-    before_s, serve_s, after_s, num_batches, up_s = arguments(work)
+    before_s, serve_s, after_s, num_batches, up_s, ready_s = arguments(work)
     alone_s = work.alone_s
     queues = (num_batches > 0) & (serve_s > 0)
     best_s = float(alone_s.max(initial=0.0))
@@ -181,7 +182,7 @@ def least_queued_s(work: QueuedWork) -> float:
         return best_s
     part = np.minimum(num_batches, 1.0)[queues]  # a client with less than a batch sends and receives less
     last = num_batches[queues] - np.ceil(num_batches[queues]) + 1.0  # the last batch may be a part of a batch
-    first_s = part * before_s[queues]
+    first_s = ready_s[queues] + part * before_s[queues]
     rest_s = np.minimum(last, part) * after_s[queues] + up_s[queues]
     total_s = (num_batches * serve_s)[queues]
     for least_s in np.unique(first_s):

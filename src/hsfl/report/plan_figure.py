@@ -34,10 +34,9 @@ def plan_figure(plan: Any) -> "Figure":
         figure = mpl.figure.Figure(figsize=(9, 1.4 + 0.3 * len(clients)), layout="constrained")
         axes = figure.subplots()
         left = [0.0] * len(clients)
-        for phase, (label, colour) in PARTS.items():
-            if phase == "waiting" and not any(phase in client.seconds for client in clients):
-                continue
-            widths = [client.seconds.get(phase, 0.0) for client in clients]
+        for phase in clients[0].seconds:  # in the order in which they happen
+            label, colour = PARTS[phase]
+            widths = [client.seconds[phase] for client in clients]
             axes.barh(range(len(clients)), widths, left=left, height=0.76, color=colour, label=label, edgecolor="white")
             left = [start + width for start, width in zip(left, widths)]
         axes.set_yticks(

@@ -144,7 +144,13 @@ def test_no_client_of_a_plan_is_named_where_all_end_together_and_no_weight_tells
 
     def plan(*ends_s: float, weight: float | None = None, crowd: object = None) -> SimpleNamespace:
         clients = [
-            SimpleNamespace(client=k, name=f"client {k}", cut=1, weight=weight, seconds={"client": s, "model_down": k})
+            SimpleNamespace(
+                client=k,
+                name=f"client {k}",
+                cut=1,
+                weight=weight,
+                seconds={"client": s, "model_up": 0.0, "model_down": k},
+            )
             for k, s in enumerate(ends_s)
         ]
         return SimpleNamespace(why=held, clients=clients, crowd=crowd, round_s=12.0, other_cut=None)

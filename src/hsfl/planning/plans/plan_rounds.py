@@ -22,7 +22,7 @@ from hsfl.allocation.queued_rounds import QueuedRounds
 from hsfl.allocation.stage.stage_answer import TimeLimit
 from hsfl.network.channel import Measured, RoundDraw
 from hsfl.network.even_allocation import even_phases
-from hsfl.network.latency import Phases, phases, round_s
+from hsfl.network.latency import Phases, phases, round_s, training_end_s
 from hsfl.network.server_queue import queued_work
 from hsfl.planning.cuts import fastest_cuts
 from hsfl.planning.rounds.allocators import POWERS
@@ -56,8 +56,8 @@ class ClientPlan:
 
     @property
     def ends_s(self) -> float:
-        """When the client's training and upload are over; the download of the model follows once all clients have ended."""
-        return sum(self.seconds.values()) - self.seconds["model_down"]
+        """When the client's training and upload are over."""
+        return training_end_s(self.seconds)
 
 
 class PlanRounds(Protocol):
@@ -212,7 +212,7 @@ class QueuedPlan:
         )  # fmt: skip
         waited_s = self._rounds.serve(queued_work(times, batches)).waited_s
         plans = _client_plans(cuts, server_hz, times, batches, None, False)
-        return [replace(plan, seconds=_with_waiting(plan.seconds, float(waited_s[plan.client]))) for plan in plans]
+        return [replace(plan, seconds=_in_a_queue(plan.seconds, float(waited_s[plan.client]))) for plan in plans]
 
     def mean_s(self, cuts: Array) -> float:
         return float(self._rounds.round_s(cuts).mean())
@@ -283,9 +283,10 @@ def _client_plans(
     return plans
 
 
-def _with_waiting(seconds: dict[str, float], waited_s: float) -> dict[str, float]:
-    """The phases with the waiting for the server before the server's own seconds, in the order in which they happen."""
-    names = list(seconds)
+def _in_a_queue(seconds: dict[str, float], waited_s: float) -> dict[str, float]:
+    """The phases in the order in which they happen on a server that is one queue: the download first, and the waiting before the server's own
+    seconds."""
+    names = ["model_down", *(name for name in seconds if name != "model_down")]
     names.insert(names.index("server"), "waiting")
     return {name: waited_s if name == "waiting" else seconds[name] for name in names}
 

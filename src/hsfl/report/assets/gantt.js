@@ -40,11 +40,12 @@ function cutsOf(run, r) {
 }
 
 function planModel(plan) {
-  const phases = ["client", "smashed", "waiting", "server", "gradient", "model_up"];
+  const names = plan.clients.length ? Object.keys(plan.clients[0].seconds) : [];  // in the order in which they happen
+  const phases = names.slice(0, names.indexOf("model_up") + 1), closing = !phases.includes("model_down");
   const rows = plan.clients.slice(0, DATA.max_clients).map((client) => {
     const row = { client: client.client, name: client.name || `client ${client.client}`, cut: client.cut, bars: [], reached: 0 };
     for (const phase of phases) {
-      const duration = client.seconds[phase] || 0;  // only a server that is one queue lets clients wait
+      const duration = client.seconds[phase];
       if (duration > 0 && phase !== "waiting") row.bars.push({ phase, start: row.reached, end: row.reached + duration, seconds: duration });
       row.reached += duration;
     }
@@ -56,6 +57,7 @@ function planModel(plan) {
   rows.forEach((row, i) => {
     const duration = plan.clients[i].seconds.model_down;
     row.straggler = !together && (plan.why ? row.client === plan.why.client : row.reached === barrier);
+    if (!closing) return;  // on a server that is one queue nobody waits for the heads of others
     row.bars.push({ phase: "model_down", start: barrier, end: barrier + duration, seconds: duration });
     end = Math.max(end, barrier + duration);
   });

@@ -8,6 +8,7 @@ from hsfl.config import RunConfig, flatten
 from hsfl.formats import count, seconds, si
 from hsfl.framework_table import METHODS
 from hsfl.network.clock import LEVEL, Why
+from hsfl.network.latency import training_end_s
 from hsfl.report.compared_runs import Look, built_in, display_name
 
 MOST_VALUES = 200  # of one setting, that are shown
@@ -95,7 +96,7 @@ def _ends_level(plan: Any) -> bool:
     """Whether all clients of a plan end together, and nothing tells them apart."""
     if any(client.weight is not None for client in plan.clients):
         return False
-    ends_s = [sum(client.seconds.values()) - client.seconds["model_down"] for client in plan.clients]
+    ends_s = [training_end_s(client.seconds) for client in plan.clients]
     ends_s = ends_s if plan.crowd is None else list(plan.crowd.finish_s)
     return len(ends_s) > 1 and max(ends_s) - min(ends_s) <= LEVEL * max(ends_s)
 
