@@ -59,7 +59,9 @@ def test_run_makes_a_folder_of_its_own(tmp_path, monkeypatch):
     folder = Path(answer.json()["folder"])
     assert folder.parent == Path("runs")
     assert folder.name.endswith("-sl-digits")
-    assert RunFolder(folder).config() == tiny("train.rounds=1", "framework=sl", "fleet.one_cut=1")
+    assert RunFolder(folder).config() == tiny(
+        "train.rounds=1", "framework=sl", "fleet.one_cut=1", "model.memory_format=channels_last"
+    )
 
 
 def test_a_config_file_and_the_config_of_a_run_folder(tmp_path):

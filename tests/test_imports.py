@@ -29,6 +29,7 @@ REPORT_READS = {
     "hsfl.formats",
     "hsfl.framework_table",
     "hsfl.network.clock",
+    "hsfl.network.latency",
     "hsfl.runs.cuts_and_allocation",
     "hsfl.runs.run_folder.folder",
     "hsfl.runs.run_folder.records",

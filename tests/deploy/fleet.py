@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hsfl.config import RunConfig, parse_config
+from hsfl.deploy.demo import free_port
 from hsfl.files import read_json
 from hsfl.frameworks import find_framework
 from hsfl.models.state import UnitState
@@ -33,12 +33,6 @@ RUN: dict[str, Any] = {
 def changed(run: dict[str, Any], **sections: dict[str, Any]) -> dict[str, Any]:
     """The settings with some fields changed."""
     return run | {name: run.get(name, {}) | part for name, part in sections.items()}
-
-
-def free_port() -> int:
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return int(place.getsockname()[1])
 
 
 def _toml(value: Any) -> str:

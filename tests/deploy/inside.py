@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hsfl.deploy.demo import free_port
 from hsfl.deploy.logs import Log, open_log
 from hsfl.deploy.processes import run_client, serve_edge, serve_main
 from hsfl.deploy.settings import ClientSettings, EdgeSettings, MainSettings
-from tests.deploy.fleet import changed, free_port, samples
+from tests.deploy.fleet import changed, samples
 
 
 @dataclass

@@ -29,13 +29,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from hsfl import plugins
+from hsfl.deploy.demo import free_port
 from hsfl.deploy.trust.authority import Authority
 from hsfl.files import checked_record
 from hsfl.runs.replay import RoundReplayer, begin_replay, replay_run, same_bits
 from hsfl.runs.run_folder.checkpoint import load_tensors
 from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.run_folder.records import CheckedRound, RoundRecord
-from tests.deploy.fleet import Fleet, Running, changed, free_port
+from tests.deploy.fleet import Fleet, Running, changed
 from tests.deploy.proxy import Proxy
 
 HERE = Path(__file__).parent

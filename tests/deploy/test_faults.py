@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from hsfl import plugins
-from tests.deploy.fleet import RUN, Fleet, changed, fleet, free_port, simulated, summary
+from hsfl.deploy.demo import free_port
+from tests.deploy.fleet import RUN, Fleet, changed, fleet, simulated, summary
 from tests.deploy.proxy import Proxy
 from tests.naming import names
 

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from hsfl.deploy.client import ClientProcess
 from hsfl.deploy.client_round import Channels
+from hsfl.deploy.demo import free_port
 from hsfl.deploy.logs import MOST_LINES, MOST_ORDERS, REPEAT_S, LineLimit, open_log
 from hsfl.deploy.metrics import Metrics
 from hsfl.deploy.processes import serve_edge, serve_main
@@ -43,7 +44,7 @@ from hsfl.deploy.wire.transport import (
     server_options,
 )
 from hsfl.errors import InputError
-from tests.deploy.fleet import RUN, changed, fleet, free_port
+from tests.deploy.fleet import RUN, changed, fleet
 from tests.deploy.inside import Inside
 from tests.naming import names, raises
 

@@ -12,12 +12,13 @@ from urllib.request import urlopen
 import pytest
 
 from hsfl.deploy.client import ClientProcess
+from hsfl.deploy.demo import free_port
 from hsfl.deploy.main.server_checkpoint import MainCheckpoint
 from hsfl.deploy.settings import ClientSettings
 from hsfl.errors import InputError
 from hsfl.report.watch import make_server
 from hsfl.runs.run_folder.write_records import Summary
-from tests.deploy.fleet import RUN, changed, free_port
+from tests.deploy.fleet import RUN, changed
 from tests.deploy.inside import Inside
 from tests.deploy.proxy import Proxy
 from tests.naming import raises

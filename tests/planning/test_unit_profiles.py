@@ -90,11 +90,13 @@ def test_every_table_of_seconds_is_the_phases(path: Path, server: str) -> None:
         times = phases(world.cost, cuts, 16, draw.cpu_hz, 90e9, draw.rates, world.fleet.work, world.servers.work)
         if server == "shares":
             own_s, cycles, down_s = measured_rounds(task, stacked).at(cuts)
-            found = own_s + cycles / 90e9
+            found = own_s + cycles / 90e9 + down_s
         else:
             rounds = queued_rounds(task, stacked)
             found, down_s = rounds.work(0, cuts).alone_s, rounds.down_s[:, np.arange(3), cuts]
-        np.testing.assert_allclose(np.ravel(found), batches * times.batch_s + times.model_up_s, rtol=1e-12)
+        np.testing.assert_allclose(
+            np.ravel(found), batches * times.batch_s + times.model_up_s + times.model_down_s, rtol=1e-12
+        )
         np.testing.assert_allclose(np.ravel(down_s), times.model_down_s, rtol=1e-12)
 
 

@@ -2,12 +2,14 @@
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,14 +31,19 @@ RUN: dict[str, Any] = {
     "train": {"rounds": 10, "batch_size": 32, "lr": 0.002},
 }
 LOOK_S = 0.1  # between two looks at the run folder
+PORTS = range(
+    20_000, 32_000
+)  # below those that systems give to connections, one of which might take it before a server does
 END_S = 5.0  # for a process to end when it is told to
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens at."""
-    with socket.socket() as probe_socket:
-        probe_socket.bind(("127.0.0.1", 0))
-        return int(probe_socket.getsockname()[1])
+    """A port of this machine that nobody listens at, from PORTS."""
+    while True:
+        port = random.SystemRandom().choice(PORTS)
+        with suppress(OSError), socket.socket() as probe_socket:
+            probe_socket.bind(("127.0.0.1", port))
+            return port
 
 
 def toml_lines(tree: dict[str, Any]) -> str:

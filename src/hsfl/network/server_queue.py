@@ -90,12 +90,16 @@ def queued_round(work: QueuedWork, order: str = "turns") -> QueuedRound:
 def service_arguments(work: QueuedWork, order: str) -> tuple[Array, Array, Array, Array, Array, Array, int]:
     """What `serve_batches` takes. Where all clients together have more than MOST_BATCHES, several batches go round as one: everybody's work
     stays, and waits become a little coarser."""
-    num_batches = float(np.sum(work.num_batches))
-    together = max(num_batches / MOST_BATCHES, 1.0)
-    if together > 1.0:
-        of_several = {name: getattr(work, name) * together for name in ("before_s", "serve_s", "after_s")}
-        work = replace(work, **of_several, num_batches=work.num_batches / together)
-    return *arguments(work), ORDERS[order]
+    return *arguments(_with_fewer_batches(work)), ORDERS[order]
+
+
+def _with_fewer_batches(work: QueuedWork) -> QueuedWork:
+    """The work with MOST_BATCHES batches at most, of which each is several."""
+    together = max(float(np.sum(work.num_batches)) / MOST_BATCHES, 1.0)
+    if together == 1.0:
+        return work
+    of_several = {name: getattr(work, name) * together for name in ("before_s", "serve_s", "after_s")}
+    return replace(work, **of_several, num_batches=work.num_batches / together)
 
 
 def queued_beside(serve: Serve, test: QueuedTest, work: QueuedWork) -> QueuedRound:
@@ -173,8 +177,9 @@ def serve_batches(
 
 
 def least_queued_s(work: QueuedWork) -> float:
-    """A lower bound on the training of the round under any order of service, in seconds."""
-    before_s, serve_s, after_s, num_batches, up_s, ready_s = arguments(work)
+    """A lower bound on the training of the round under any order of service, in seconds; of very many batches as they are made, several at a
+    time."""
+    before_s, serve_s, after_s, num_batches, up_s, ready_s = arguments(_with_fewer_batches(work))
     alone_s = work.alone_s
     queues = (num_batches > 0) & (serve_s > 0)
     best_s = float(alone_s.max(initial=0.0))

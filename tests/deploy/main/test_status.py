@@ -10,7 +10,7 @@ from urllib.request import urlopen
 import pytest
 
 from hsfl.deploy import client
-from hsfl.deploy.demo import Demo
+from hsfl.deploy.demo import Demo, free_port
 from hsfl.deploy.main.status import ask_status
 from hsfl.deploy.settings import MainSettings
 from hsfl.deploy.trust.authority import Authority
@@ -19,7 +19,7 @@ from hsfl.errors import InputError
 from hsfl.files import read_json
 from hsfl.report.page.page import page_data
 from hsfl.report.page.page_sources import read_sources
-from tests.deploy.fleet import RUN, changed, free_port
+from tests.deploy.fleet import RUN, changed
 from tests.deploy.inside import Inside
 from tests.naming import names, raises
 from tests.small_runs import hsfl

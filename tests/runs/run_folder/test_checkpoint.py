@@ -19,6 +19,7 @@ from hsfl.framework_table import METHODS
 from hsfl.frameworks.framework import State
 from hsfl.models.state import read_state
 from hsfl.models.zoo import build
+from hsfl.planning.fair_defaults import without_auto
 from hsfl.runs import loop
 from hsfl.runs.run_folder.checkpoint import load_checkpoint, load_tensors, save_checkpoint, save_tensors
 from hsfl.runs.run_folder.folder import RunFolder
@@ -172,7 +173,7 @@ def with_standing(standing: dict[str, Any]) -> Callable[[Path], None]:
 
 
 def without_tensors(path: Path) -> None:
-    standing, config = RunStanding(2, None, None), tiny()
+    standing, config = RunStanding(2, None, None), without_auto(tiny())
     save_checkpoint(path, State({}, {"x": torch.zeros(3)}), standing, config)
 
 
