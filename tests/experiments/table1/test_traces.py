@@ -98,6 +98,17 @@ def test_committed_trainings_count(data: str, name: str, tmp_path: Path, monkeyp
         assert found.seed == seed
 
 
+FULL = sorted(RESULTS.glob("*-full-seed-*.csv"))
+
+
+@pytest.mark.parametrize("path", FULL, ids=lambda path: path.stem)
+def test_committed_trainings_of_full_scale_count(path: Path) -> None:
+    """Hours of training each."""
+    trace = read_trace(path)
+    assert path.name == trace_file_name(trace.data, trace.name, "full", trace.seed)
+    assert trace_fits(trace, trace_config(trace.data, "full", trace.seed, trace.name))
+
+
 def refuse(*words: object) -> None:
     raise AssertionError("a training was begun")
 
