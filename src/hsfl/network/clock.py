@@ -263,19 +263,19 @@ def _pooled(work: _Work) -> Timeline:
 def _queued_until_tau(work: _Work, tau_s: float, serve: Serve) -> Timeline:
     """On a server that is one queue each client begins when its own head has come down, and its batches wait for the server. A client that passes
     tau is dropped; its batches were served all the same."""
-    on, down_s = work.on, np.where(work.on, work.down_s, 0.0)
+    on, down_s = work.on, work.down_s
     length = np.concatenate([down_s[None], work.own_blocks_s])
     end = np.cumsum(length, axis=0)
     own_s = end[-1] - down_s
     end[1 + SERVER[0] :] += serve(_queued_work(work, down_s)).waited_s
-    in_time, finish_s = end[-1] <= tau_s, np.minimum(end[-1], tau_s)
-    start, end = np.minimum(end - length, tau_s), np.minimum(end, tau_s)
-    start, end = (
-        np.concatenate([times[1:], times[:1]]) for times in (start, end)
-    )  # the download is the last of PHASES
+    in_time, last_s = end[-1] <= tau_s, np.where(on, tau_s, np.inf)  # who only gets the model is not dropped
+    start, end = np.minimum(end - length, last_s), np.minimum(end, last_s)
+    # The download is the last of PHASES.
+    start, end = (np.concatenate([times[1:], times[:1]]) for times in (start, end))
+    finish_s = np.where(on, end[MODEL_UP], 0.0)
     return _make_timeline(
         work.name, start, end, on, on & in_time,
-        finish_s=finish_s, busy_s=(end - start).sum(axis=0), own_s=own_s, round_s=float(finish_s.max()),
+        finish_s=finish_s, busy_s=(end - start).sum(axis=0), own_s=own_s, round_s=float(end.max()),
     )  # fmt: skip
 
 

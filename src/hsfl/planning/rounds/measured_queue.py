@@ -101,11 +101,12 @@ class Queued:
         work_by_unit = world.fleet.work, world.servers.work
         of_all = phases(world.cost, job.cuts, job.batch_size, speed, server_flops_per_s, rates, *work_by_unit)
         takes_part = dict.fromkeys(Phases.__dataclass_fields__, started)
-        takes_part["model_down_s"] = started if job.receives is None else started & job.receives
+        takes_part["model_down_s"] = np.ones(len(started), bool) if job.receives is None else job.receives
         times = Phases(**{name: np.where(on, getattr(of_all, name), 0.0) for name, on in takes_part.items()})
         work = queued_work(times, np.where(started, job.num_batches, 0.0))
-        round_s = serve(work).training_s
-        bound_s, gap = with_gap(least_queued_s(work), round_s)
+        last_s = float(times.model_down_s.max(initial=0.0))  # clients that sit out get the model meanwhile
+        round_s = max(serve(work).training_s, last_s)
+        bound_s, gap = with_gap(max(least_queued_s(work), last_s), round_s)
         note = {
             "policy": self.policy_name,
             "status": "heuristic",
