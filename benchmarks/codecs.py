@@ -27,6 +27,7 @@ from hsfl.runs.prepare import prepare
 from hsfl.training.codecs.link_codecs import make_codec
 from hsfl.training.link import Link
 from hsfl.training.speed import keep_freed_memory
+from split_step import ratio
 
 SHAPES = {  # 4 MB of float32 each
     "images": (64, 64, 16, 16),
@@ -105,15 +106,6 @@ def compare_rounds(pairs: int) -> np.ndarray:
             times[which is bench.task] = milliseconds(lambda: algorithm.round(state, [0, 1], 0))
         taken.append([times[False], times[True]])
     return np.array(taken[1:])
-
-
-def ratio(pairs: np.ndarray) -> tuple[float, float, float]:
-    """The ratio of medians of [n, 2] times, and its 95 % interval."""
-    draws = np.random.default_rng(0).integers(0, len(pairs), (2000, len(pairs)))
-    medians = np.median(pairs[draws], axis=1)
-    low, high = np.quantile(medians[:, 1] / medians[:, 0], [0.025, 0.975])
-    middle = np.median(pairs, axis=0)
-    return float(middle[1] / middle[0]), float(low), float(high)
 
 
 def main() -> None:

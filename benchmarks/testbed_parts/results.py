@@ -5,7 +5,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def keep_check(folder: Path, fleet: Fleet, model: str, slowdown: bool, check: Pl
     for run in check.runs:
         block, _, name = Path(run.run).name.partition("-")
         rows.append({"set": name, "cuts": run.cuts, "block": int(block), "predicted_s": run.predicted_s,
-                     "rounds_s": run.rounds_s, "ending_s": _ending_s(run)})  # fmt: skip
+                     "rounds_s": run.rounds_s, "ending_s": run.ending_s})  # fmt: skip
         for phase, (predicted_s, measured_s) in phase_totals([run]).items():
             phases.append({"set": name, "block": int(block), "phase": phase, "predicted_s": predicted_s, "measured_s": measured_s})  # fmt: skip
     content = as_json(about | {"rows": rows, "phases": phases})
@@ -62,7 +62,7 @@ def phase_totals(runs: Sequence[ComparedRun]) -> dict[str, tuple[float, float]]:
             for phase, values in client.phases.items():
                 totals[phase][0] += values.predicted_s
                 totals[phase][1] += values.measured_s
-        for part, values in getattr(run, "ending", {}).items():
+        for part, values in run.ending.items():
             totals[f"end: {part}"][0] += values.predicted_s
             totals[f"end: {part}"][1] += values.measured_s
     return {phase: (predicted_s, measured_s) for phase, (predicted_s, measured_s) in totals.items()}
@@ -165,14 +165,9 @@ def _run_of(row: Mapping[str, str]) -> ComparedRun:
     values = vars(compared(float(row["predicted_s"]), rounds_s)) | {
         "run": f"{row['block']}-{row['set']}", "plan": row["set"], "framework": "hsfl", "cuts": [int(word) for word in row["cuts"].split()],
         "measured": True, "rounds": list(range(2, 2 + len(rounds_s))), "rounds_s": rounds_s, "clients": [], "notes": [],
+        "ending_s": None, "ending": {},
     }  # fmt: skip
-    ending = {"end_s": None, "ending_s": None, "ending": {}}  # what CSV rows do not have
-    return ComparedRun(**{field.name: (ending | values)[field.name] for field in fields(ComparedRun)})
-
-
-def _ending_s(run: ComparedRun) -> float | None:
-    """Of the round's end; None where nobody timed it."""
-    return getattr(run, "ending_s", None)
+    return ComparedRun(**values)
 
 
 @dataclass(frozen=True)

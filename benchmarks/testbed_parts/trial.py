@@ -12,12 +12,10 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from hsfl.api.plan_calls import PlanResult, plan
-from hsfl.commands.measure import measure_command
 from hsfl.deploy.admin.operator_events import OperatorEvent, append_event, time_now
 from hsfl.deploy.demo import toml_lines
 from hsfl.deploy.trust.authority import Authority
@@ -118,9 +116,7 @@ class Trial:
             ["measure", str(self.folder / RUN_TOML), "--seconds", str(self.effort.measure_s)],
         )
         links = {name: ["--main", machine.address("main", name), "--name", name] for name in self.names}
-        links["main"] = ["--server"]
-        if "edge" in signature(measure_command).parameters:
-            links["main"] += ["--edge", machine.address("edge", "main")]
+        links["main"] = ["--server", "--edge", machine.address("edge", "main")]
         processes = {}
         for name, link in links.items():
             options = [*link, "-o", str(self._measured(name))]

@@ -28,9 +28,8 @@ def modelled_phases_s(record: RoundRecord, client: int) -> dict[str, float]:
     """The modelled seconds of a client by phase, in the order in which they begin."""
     spent = dict.fromkeys(("client", "smashed", "waiting", "server", "gradient", "model_up", "model_down"), 0.0)
     down = record.phases.get("model_down")
-    before_s = (
-        down["end_s"][client] if down and down["start_s"][client] == 0 else 0.0
-    )  # on a server that is one queue it comes first
+    is_first = down is not None and down["start_s"][client] == 0  # as it is on a server that is one queue
+    before_s = down["end_s"][client] if down and is_first else 0.0
     for name, times in record.phases.items():
         start_s, end_s = times["start_s"][client], times["end_s"][client]
         if name == "server_forward" and end_s > start_s:
