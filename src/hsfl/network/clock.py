@@ -86,9 +86,9 @@ class Why:
     FLOPs per second."""
 
     client: int
-    phase: Literal["client", "smashed", "server", "gradient", "model_up"]
+    phase: Literal["client", "smashed", "server", "gradient", "model_up", "model_down"]
     seconds: float  # of the phase over the round
-    own_s: float  # of all the client's phases but the model's download
+    own_s: float  # of all the client's phases; the model's download is one where the server is a queue
     amount: float
     per_second: float
 

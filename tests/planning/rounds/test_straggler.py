@@ -12,7 +12,7 @@ from hsfl.models.cost_table import CostTable
 from hsfl.network.clock import Why, timeline
 from hsfl.network.latency import Phases
 from hsfl.planning.rounds.round_clock import Extras, RoundClock
-from hsfl.planning.rounds.straggler import HOLD_UP, explain_straggler, longest_phase, work_of
+from hsfl.planning.rounds.straggler import explain_straggler, holding_up, longest_phase, work_of
 from hsfl.planning.world import world_of
 from hsfl.report.page.page_words import plan_sentence, straggler_sentence
 from tests.small_runs import PLAIN
@@ -54,7 +54,7 @@ def test_the_numbers_are_those_of_the_clock_and_the_sentence_has_them(framework:
     found = explain_straggler(clock, 0, EVERYONE)
     assert found is not None
     assert found.client == line.straggler
-    spent = dict.fromkeys(HOLD_UP, 0.0)
+    spent = dict.fromkeys(holding_up(clock.job.world), 0.0)
     for name, taken_s in line.phase_s.items():
         phase = name.removesuffix("_forward").removesuffix("_backward")
         if phase in spent:
@@ -112,6 +112,24 @@ def test_cpsl_s_straggler_is_who_ends_last(seed: int) -> None:
     phases = Phases(*rng.uniform(0.1, 1, (8, 6)))
     line = timeline("cpsl", phases, rng.uniform(1, 4, 6), clusters=rng.permutation([0, 0, 0, 1, 1, 1]))
     assert line.straggler == int(line.finish_s.argmax())
+
+
+def test_a_download_holds_its_client_up_where_the_server_is_a_queue() -> None:
+    slow_download = ("network.edge_down_bps=[1e9,1e9,1e4,1e9]", "network.edge_up_bps=1e9")
+    found = explain_straggler(
+        clock_of("hsfl", (2,) * 4, *MEASURED, *slow_download, "network.server=queue"), 0, EVERYONE
+    )
+    assert found is not None
+    assert (found.client, found.phase) == (2, "model_down")
+    assert found.seconds == pytest.approx(8e5 / 1e4)
+    assert found.amount == pytest.approx(8e5 / 8)
+    assert found.own_s > found.seconds
+    assert "receiving its model" in straggler_sentence(found, "client 2")
+    shares = explain_straggler(
+        clock_of("hsfl", (2,) * 4, *MEASURED, *slow_download, "network.server=shares"), 0, EVERYONE
+    )
+    assert shares is not None
+    assert shares.phase != "model_down"  # all wait for the last head there
 
 
 def test_the_longest_phase_of_a_plan() -> None:

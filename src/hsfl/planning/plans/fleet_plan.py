@@ -28,7 +28,7 @@ from hsfl.planning.rounds.allocators import own_policy
 from hsfl.planning.rounds.measured_queue import end_of_plan
 from hsfl.planning.rounds.participation import CutTask, is_crowd
 from hsfl.planning.rounds.round_clock import Extras
-from hsfl.planning.rounds.straggler import explain_straggler, longest_phase, work_of
+from hsfl.planning.rounds.straggler import explain_straggler, holding_up, longest_phase, work_of
 from hsfl.planning.world import World, count_batches
 
 Array = np.ndarray
@@ -97,7 +97,8 @@ def make_plan(
     other_cut, other_round_s = _best_other_cut(world, pressed, config.fleet.min_cut, rounds)
     round_s = means[name] if given is None else rounds.mean_s(given)
     bound_s = min(proposed.lower_bound_s, round_s)
-    why = longest_phase(pressed.client, pressed.seconds, work, pressed.seconds)
+    spent_s = {phase: pressed.seconds[phase] for phase in holding_up(world)}
+    why = longest_phase(pressed.client, spent_s, work, spent_s)
     ending_s = end_of_plan(task, rounds.cuts)
     notes = [
         *_notes(config, clients),

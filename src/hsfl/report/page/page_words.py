@@ -18,6 +18,7 @@ HELD_BY = {  # a client's longest phase, as people say it
     "server": "the main server's work for it",
     "gradient": "receiving gradients",
     "model_up": "sending its model",
+    "model_down": "receiving its model",
 }
 OPTIMIZERS = {"sgd": "SGD", "momentum": "SGD with momentum", "adam": "Adam"}
 
