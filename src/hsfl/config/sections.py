@@ -269,15 +269,15 @@ class LogConfig(Section):
 
 
 class EngineConfig(Section):
-    """Where clients are trained. The numbers do not depend on it, to the bit."""
+    """Where clients are trained. The numbers do not depend on it, to the bit, as long as each process has the same number of threads."""
 
-    name: Literal["inline", "workers", "ray"] = (
-        "inline"  # where clients are trained: in this process, by processes of this machine, or on a Ray cluster
+    name: Literal["auto", "inline", "workers", "ray"] = (
+        "auto"  # where clients are trained: inline in this process, by worker processes of this machine, or on a Ray cluster; auto: workers for long runs
     )
     workers: int | None = Field(None, ge=1, le=1024)  # null: one for each core, of this machine or of the cluster
     threads: int | None = Field(
         None, ge=1, le=1024
-    )  # of each worker; null: the cores divided among the workers, not more than inline has; 1 with ray
+    )  # of each process that trains; null: 1 with auto (but for long runs of large batches that cannot be spread) and ray, torch's own with inline, the cores divided among workers
     address: str | None = None  # HOST:PORT of a Ray cluster's head node; null: a cluster is started on this machine
 
 

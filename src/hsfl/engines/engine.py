@@ -91,8 +91,11 @@ class Inline:
 
     num_here = 1
 
-    def __init__(self) -> None:
-        self.num_threads = torch.get_num_threads()
+    def __init__(self, num_threads: int | None = None) -> None:
+        """num_threads: of this process while the run lasts; None leaves them as they are."""
+        self.threads_before = torch.get_num_threads()
+        self.num_threads = num_threads or self.threads_before
+        torch.set_num_threads(self.num_threads)
 
     def attach(self, framework: Framework, exam: Exam) -> None:
         self.framework, self.exam = framework, exam
@@ -110,4 +113,4 @@ class Inline:
         return []
 
     def close(self) -> None:
-        pass
+        torch.set_num_threads(self.threads_before)

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -33,6 +33,7 @@ from hsfl.planning.rounds.round_clock import RoundClock, is_tested
 from hsfl.planning.rounds.straggler import explain_straggler
 from hsfl.runs.budget import budget_too_short_note, fits_budget, is_last_round
 from hsfl.runs.checks.memory_check import check_memory
+from hsfl.runs.engine_choice import with_chosen_engine
 from hsfl.runs.prepare import Bench, prepare
 from hsfl.runs.progress import Observer
 from hsfl.runs.resume import Parts, Position, begin_or_resume, resolve_config, resumes_from_checkpoint
@@ -70,8 +71,14 @@ def train_run(
     with folder.locked():
         going_on = resumes_from_checkpoint(folder, config, resume, observer)
         folder.clear_scratch()
-        with closing(start_engine(config, observer.warns)) as engine:  # its workers begin while the data are read
-            bench = prepare(config, dataset, model, folder.cuts() if going_on else cuts)
+        with ExitStack() as engines:
+            known_cuts = folder.cuts() if going_on else cuts
+            if config.engine.name == "auto":
+                bench = with_chosen_engine(prepare(config, dataset, model, known_cuts))
+                engine = engines.enter_context(closing(start_engine(bench.task.config, observer.warns)))
+            else:  # workers begin while the data are read
+                engine = engines.enter_context(closing(start_engine(config, observer.warns)))
+                bench = prepare(config, dataset, model, known_cuts)
             if (memory_note := check_memory(bench, engine.num_here)) is not None:
                 observer.warns(memory_note)
             framework = find_framework(config.framework)(bench.task)

@@ -318,7 +318,6 @@ UNUSED: dict[str, list[Reason]] = {
     "link.down": [ON_SERVER_ALONE, NO_MAIN_SERVER],
     "link.model": [ON_SERVER_ALONE, HEADS_STAY],
     "engine.name": [ONE_PROCESS],
-    "engine.workers": [_needs("engine.name", "workers", "ray")],
-    "engine.threads": [_needs("engine.name", "workers", "ray")],
+    "engine.workers": [_needs("engine.name", "auto", "workers", "ray")],
     "engine.address": [_needs("engine.name", "ray")],
 }
