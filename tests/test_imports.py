@@ -156,6 +156,14 @@ def test_no_torch_where_none_is_needed() -> None:
     assert "'read_config'" in done.stdout
 
 
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, hsfl.cli\nprint(sorted({'numpy', 'pydantic', 'torch', 'matplotlib', 'grpc'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_public_names_are_those_listed() -> None:
     assert set(hsfl.__all__) == PUBLIC
     assert set(dir(hsfl)) == PUBLIC | {"__version__"}

@@ -6,8 +6,10 @@ Many clients are told in a few numbers: `quantiles`, and how often each whole nu
 
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 QUANTILES = (0, 5, 25, 50, 75, 95, 100)  # per cent, at which many clients are shown
 ENDLESS = 1e15  # no clock counts so many seconds
@@ -93,12 +95,16 @@ def count(number: int, noun: str) -> str:
 DIGITS = 7  # of recorded numbers: enough for a chart, and a third of the file
 
 
-def quantiles(values: np.ndarray) -> list[float]:
+def quantiles(values: "np.ndarray") -> list[float]:
     """The quantiles of values [n], from the least to the largest, [Q]; zeros where there are no values."""
+    import numpy as np  # here, because hsfl --help needs none
+
     return all_rounded(np.percentile(values, QUANTILES) if len(values) else np.zeros(len(QUANTILES)), DIGITS)
 
 
-def counted(values: np.ndarray) -> dict[str, int]:
+def counted(values: "np.ndarray") -> dict[str, int]:
     """How often each whole number occurs, by the number."""
+    import numpy as np  # here, because hsfl --help needs none
+
     numbers, counts = np.unique(np.asarray(values, int), return_counts=True)
     return {str(value): int(count) for value, count in zip(numbers, counts)}

@@ -29,7 +29,6 @@ from hsfl.commands.console import (
 from hsfl.commands.cost import read_shape
 from hsfl.commands.plan_tables import show_plan
 from hsfl.commands.report import say_page, write_page_beside
-from hsfl.data.passes import samples_of_round
 from hsfl.errors import InputError, known_name
 from hsfl.formats import brief, seconds, significant
 
@@ -233,6 +232,7 @@ def _plan_device(
     settings: "RunConfig", world: "World", device: dict[str, float], samples_per_client: int, as_json: bool
 ) -> None:
     """Say what every cut costs the device and which one is the fastest; the command fails if no cut fits."""
+    from hsfl.data.passes import samples_of_round
     from hsfl.planning.plans.fleet_plan import device_table
 
     train = settings.train
