@@ -88,10 +88,10 @@ def in_arguments(text: str) -> str:
 
     def argument(match: re.Match[str]) -> str:
         option, joint = match[1] or match[3], match[2] or match[4] or ""
-        words = ARGUMENTS.get(option, option)
-        if words.endswith("="):
-            return words[:-1] if text.startswith(" is ", match.end()) else words
-        return words + joint
+        argument_name = ARGUMENTS.get(option, option)
+        if argument_name.endswith("="):
+            return argument_name[:-1] if text.startswith(" is ", match.end()) else argument_name
+        return argument_name + joint
 
     return _OPTION.sub(argument, text).replace("the same command", "the same call")
 

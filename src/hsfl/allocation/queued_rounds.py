@@ -74,8 +74,8 @@ class QueuedRounds(SampledRounds):
         """A lower bound on the round of a sample over all cuts and all orders of service, in seconds."""
         taken = self.rows
         batches = self.num_batches[:, None]
-        part = np.minimum(batches, 1.0)
-        last = np.minimum(batches - np.ceil(batches) + 1.0, part)
+        first_batch = np.minimum(batches, 1.0)
+        last = np.minimum(batches - np.ceil(batches) + 1.0, first_batch)
         serve_s = batches * self.serve_s
         rest_s = last * self.after_s[sample] + self.up_s[sample]
         ready_s = self.down_s[sample]
@@ -87,7 +87,7 @@ class QueuedRounds(SampledRounds):
             if not in_time.any(axis=1).all():
                 return False
             least_serve_s = np.where(in_time, serve_s, np.inf).min(axis=1).sum()
-            first_s = (ready_s + part * self.before_s[sample])[in_time].min()
+            first_s = (ready_s + first_batch * self.before_s[sample])[in_time].min()
             return bool(first_s + least_serve_s + rest_s[in_time].min() <= training_s)
 
         low_s = float(alone_s.min(axis=1).max())

@@ -93,8 +93,8 @@ def arguments_of_call(
 def _planned_cuts(plan: "Plan | str | Path") -> tuple[PlannedCuts, RunConfig | Mapping[str, Any] | None]:
     """The cuts and the policy of a plan that was kept, or that `hsfl.plan` gave, and its config."""
     if isinstance(plan, str | Path):
-        kept = read_plan(Path(plan))
-        return kept, kept.config
+        kept_plan = read_plan(Path(plan))
+        return kept_plan, kept_plan.config
     if not hasattr(plan, "policy") or not hasattr(
         plan, "cuts"
     ):  # its class would load the optimiser, which is an extra

@@ -57,9 +57,9 @@ def cost_with_model(
     check_sample_shape(shape)
     files = [plugins] if isinstance(plugins, str | Path) else list(plugins)
     names = [model] if isinstance(model, str) else ["own"]
-    words = [settings] if isinstance(settings, str) else list(settings)
-    codecs = [word for word in words if set_name(word).partition(".")[0] == "link"]
-    options = read_options([word for word in words if word not in codecs], files, names)
+    changes = [settings] if isinstance(settings, str) else list(settings)
+    codecs = [change for change in changes if set_name(change).partition(".")[0] == "link"]
+    options = read_options([change for change in changes if change not in codecs], files, names)
     choices = link_choices(read_config(None, codecs, files).link)
     if not isinstance(model, str):
         split_model = split_given(model)

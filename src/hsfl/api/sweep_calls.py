@@ -69,15 +69,15 @@ def sweep(
     refuse_unused_by_contenders(None, varied, points, labels, plan_only)
     with passing_signals_on():
         run_sweep(base, grid, labels, folder, many_runs(arguments, seeds, jobs, progress), plan_only, target)
-    found = read_sweep(folder)
-    drawn = [name for name in shown if name in found.metrics]  # a target that no run reached has no figure
-    found.write(folder, drawn)
+    sweep = read_sweep(folder)
+    drawn = [name for name in shown if name in sweep.metrics]  # a target that no run reached has no figure
+    sweep.write(folder, drawn)
     if figures:
-        write_sweep_figures(found, drawn, folder)
+        write_sweep_figures(sweep, drawn, folder)
     if report:
-        for place in ([] if plan_only else found.folders) + [""]:
+        for place in ([] if plan_only else sweep.folders) + [""]:
             page_or_warning(folder / place)
-    return SweepResult(**vars(found), folder=folder)
+    return SweepResult(**vars(sweep), folder=folder)
 
 
 def _words(fields: Mapping[str, Iterable[Any]] | str | Iterable[str]) -> list[str]:

@@ -51,8 +51,8 @@ def cost_command(
                 f"--save {save} keeps the costs of uncoded messages, so {codecs[0]} has no effect in it; leave it out here, and give it to hsfl plan"
             )
 
-        words = (norm, stem, changes or (), plugin or ())
-        table, split_model = cost_with_model(model, read_shape(input), classes, batch_size, *words)
+        settings = (norm, stem, changes or (), plugin or ())
+        table, split_model = cost_with_model(model, read_shape(input), classes, batch_size, *settings)
         if save is not None:
             table.save(save)
     if as_json:

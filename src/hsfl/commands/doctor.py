@@ -130,36 +130,36 @@ def _check_python() -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
     try:
         wanted = metadata.metadata("hsfl")["Requires-Python"] or ""
-        found = f"{version} (needs {wanted}), hsfl {metadata.version('hsfl')} in {Path(__file__).parents[1]}"
+        finding = f"{version} (needs {wanted}), hsfl {metadata.version('hsfl')} in {Path(__file__).parents[1]}"
     except metadata.PackageNotFoundError:
-        found = f"{version}, hsfl is not installed, though its files are in {Path(__file__).parents[1]}"
-        return Check("Python", "fails", found, "pip install . in the checkout")
+        finding = f"{version}, hsfl is not installed, though its files are in {Path(__file__).parents[1]}"
+        return Check("Python", "fails", finding, "pip install . in the checkout")
     if _fits(version, wanted):
-        return Check("Python", "ok", found)
-    return Check("Python", "fails", found, f"make an environment with Python {wanted}")
+        return Check("Python", "ok", finding)
+    return Check("Python", "fails", finding, f"make an environment with Python {wanted}")
 
 
 def _check_packages() -> Check:
-    found, lacking = _installed(requirements())
-    return Check("packages", "fails" if lacking else "ok", found, pip_install(lacking) if lacking else "")
+    finding, lacking = _installed(requirements())
+    return Check("packages", "fails" if lacking else "ok", finding, pip_install(lacking) if lacking else "")
 
 
 def _check_extra(extra: str) -> Check:
-    found, lacking = _installed(requirements(extra))
-    status, advice = ("missing", install_extra(extra)) if lacking or not found else ("ok", "")
-    return Check(f"extra {extra}", status, f"{EXTRAS[extra]}: {found or 'unknown to this installation'}", advice)
+    finding, lacking = _installed(requirements(extra))
+    status, advice = ("missing", install_extra(extra)) if lacking or not finding else ("ok", "")
+    return Check(f"extra {extra}", status, f"{EXTRAS[extra]}: {finding or 'unknown to this installation'}", advice)
 
 
 def _installed(wanted: list[str]) -> tuple[str, list[str]]:
     """The installed versions of some requirements such as numba>=0.60, in words, and the requirements that are not met."""
-    words, lacking = [], []
+    texts, lacking = [], []
     for requirement in wanted:
         name = _package_name(requirement)
         version, versions = version_of(name), requirement.removeprefix(name)
         if version is None or not _fits(version, versions):
             lacking.append(requirement)
-        words.append(f"{name} {version}" + (f" (needs {versions})" if requirement in lacking else ""))
-    return ", ".join(words).replace("None (needs", "missing (needs"), lacking
+        texts.append(f"{name} {version}" + (f" (needs {versions})" if requirement in lacking else ""))
+    return ", ".join(texts).replace("None (needs", "missing (needs"), lacking
 
 
 def _package_name(requirement: str) -> str:
@@ -191,20 +191,20 @@ def _check_cores() -> Check:
     from hsfl.engines.machine import num_cores
 
     cores: float = num_cores()
-    found = f"{cores} of {os.cpu_count()}"
+    finding = f"{cores} of {os.cpu_count()}"
     with suppress(OSError, ValueError):  # no container, or one without a limit
         share, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         cores = min(cores, int(share) / int(period))
-        found += f", of which this container may use {cores:g}"
+        finding += f", of which this container may use {cores:g}"
     threads = torch.get_num_threads()
-    found += f"; torch uses {threads} thread{'s' if threads > 1 else ''}"
+    finding += f"; torch uses {threads} thread{'s' if threads > 1 else ''}"
     if threads > max(cores, 1):
         advice = f"set OMP_NUM_THREADS={max(1, int(cores))}: more threads than cores wait for each other"
-        return Check("cores", "warning", found, advice)
+        return Check("cores", "warning", finding, advice)
     if hasattr(os, "getloadavg") and os.getloadavg()[0] > cores and threads > 1:
-        found += f"; {os.getloadavg()[0]:.1f} processes want to run"
-        return Check("cores", "warning", found, "set OMP_NUM_THREADS=1 while the machine is busy")
-    return Check("cores", "ok", found)
+        finding += f"; {os.getloadavg()[0]:.1f} processes want to run"
+        return Check("cores", "warning", finding, "set OMP_NUM_THREADS=1 while the machine is busy")
+    return Check("cores", "ok", finding)
 
 
 def _check_memory() -> Check:
@@ -213,10 +213,10 @@ def _check_memory() -> Check:
     total_bits, available = machine_memory_bits(), available_bytes()
     if total_bits is None or available is None:
         return Check("memory", "ok", "the system does not say")
-    found = f"{size(available)} of {size(total_bits / 8)} available"
+    finding = f"{size(available)} of {size(total_bits / 8)} available"
     if available < ROOMY:
-        return Check("memory", "warning", found, "end other programs, or lower train.batch_size and data.limit")
-    return Check("memory", "ok", found)
+        return Check("memory", "warning", finding, "end other programs, or lower train.batch_size and data.limit")
+    return Check("memory", "ok", finding)
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> float | None:
@@ -238,10 +238,10 @@ def _check_data_folder() -> Check:
 
     folder = find_data_dir()
     given = bool(os.environ.get("HSFL_DATA"))
-    found = f"{folder} ({'from HSFL_DATA' if given else 'the default; HSFL_DATA or --data-dir name another'})"
+    finding = f"{folder} ({'from HSFL_DATA' if given else 'the default; HSFL_DATA or --data-dir name another'})"
     if given and not folder.is_dir():
-        return Check("data folder", "warning", f"{found}, which is no folder", "make it, or set HSFL_DATA to another")
-    return Check("data folder", "ok", found)
+        return Check("data folder", "warning", f"{finding}, which is no folder", "make it, or set HSFL_DATA to another")
+    return Check("data folder", "ok", finding)
 
 
 def _check_data_set(name: str) -> Check:
@@ -264,8 +264,8 @@ def _use_numba(name: str) -> Check:
     from hsfl.allocation.numba_cache import cache_dir, is_cold  # here, because numba takes seconds to load
 
     if not cache_dir():
-        found = "no folder to write to, so that every start compiles for about a minute"
-        return Check(name, "warning", found, "set NUMBA_CACHE_DIR to a folder that you may write")
+        finding = "no folder to write to, so that every start compiles for about a minute"
+        return Check(name, "warning", finding, "set NUMBA_CACHE_DIR to a folder that you may write")
     return Check(name, "ok", f"{'nothing is compiled yet' if is_cold() else 'compiled'}, kept in {cache_dir()}")
 
 
@@ -315,8 +315,8 @@ def _allocate(name: str, test: SelfTest, compile_first: bool) -> Check:
     from hsfl.allocation.numba_cache import is_cold  # here, because numba takes seconds to load
 
     if is_cold() and not compile_first:
-        found = "not tried: the optimiser is compiled when it is first used, about a minute"
-        return Check(name, "warning", found, "hsfl doctor --compile")
+        finding = "not tried: the optimiser is compiled when it is first used, about a minute"
+        return Check(name, "warning", finding, "hsfl doctor --compile")
     return Check(name, "ok", test.allocate_exactly())
 
 

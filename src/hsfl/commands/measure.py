@@ -223,9 +223,9 @@ def _link_of_servers(address: str, certs: Path | None) -> dict[str, str | None]:
     """Rate and delay of the link to an edge server that runs, as text with units; of the two directions the slower one counts."""
     from hsfl.deploy.wire.link_probe import probe_link  # here, because it needs the extra deploy
 
-    found = probe_link(address, "main", certs, server="edge")
-    swap_bps = min(found.up_bps, found.down_bps)
-    return {"swap": quantity_text(swap_bps, "bps"), "swap_delay": f"{1e3 * found.delay_s:.3g}ms"}
+    link = probe_link(address, "main", certs, server="edge")
+    swap_bps = min(link.up_bps, link.down_bps)
+    return {"swap": quantity_text(swap_bps, "bps"), "swap_delay": f"{1e3 * link.delay_s:.3g}ms"}
 
 
 def _ending(
@@ -250,9 +250,9 @@ def _link(address: str, name: str, certs: Path | None) -> dict[str, str | None]:
     """Rates and delay of the link to a main server that runs, as text with units."""
     from hsfl.deploy.wire.link_probe import probe_link  # here, because it needs the extra deploy
 
-    found = probe_link(address, name, certs)
-    rates = {key: quantity_text(rate_bps, "bps") for key, rate_bps in (("up", found.up_bps), ("down", found.down_bps))}
-    return {**rates, "delay": f"{1e3 * found.delay_s:.3g}ms"}
+    link = probe_link(address, name, certs)
+    rates = {key: quantity_text(rate_bps, "bps") for key, rate_bps in (("up", link.up_bps), ("down", link.down_bps))}
+    return {**rates, "delay": f"{1e3 * link.delay_s:.3g}ms"}
 
 
 def _check_options(device_name: str, server: bool, given: dict[str, str | None]) -> None:

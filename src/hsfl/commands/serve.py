@@ -149,8 +149,10 @@ def _show_status(report: dict[str, Any]) -> None:
     out_console.print(
         "phases are measured seconds of the last round; late: rounds dropped at tau; days: until the certificate expires"
     )
-    own = report["versions"]["main"]
-    out_console.print(f"hsfl {own['hsfl']}, torch {own['torch']}, Python {own['python']} on the main server")
+    main_versions = report["versions"]["main"]
+    out_console.print(
+        f"hsfl {main_versions['hsfl']}, torch {main_versions['torch']}, Python {main_versions['python']} on the main server"
+    )
     for note in report["version_notes"]:
         out_console.print(f"warning: {note}", soft_wrap=True)
     if (days := report["certificate_days"]) is not None:

@@ -128,14 +128,14 @@ class Demo:
 
     def follow(self, show: Callable[[RoundRecord], None], say: Callable[[str], None] = lambda line: None) -> None:
         """Show rounds as they end, until the main server has ended. say: is told each line of the main server's log before the first round."""
-        folder, shown, told = RunFolder(self.run_folder), 0, 0
+        folder, shown, num_lines = RunFolder(self.run_folder), 0, 0
         while True:
             ended = self.processes["main"].poll() is not None
             if not shown:
                 whole_lines = (self.folder / "main.log").read_text("utf-8", "replace").split("\n")[:-1]
-                for line in whole_lines[told:]:
+                for line in whole_lines[num_lines:]:
                     say(line)
-                told = len(whole_lines)
+                num_lines = len(whole_lines)
             for record in folder.rounds()[shown:] if folder.rounds_path.exists() else ():
                 show(record)
                 shown += 1

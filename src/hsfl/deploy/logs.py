@@ -163,7 +163,7 @@ class LineLimit:
         if now_s - since_s >= REPEAT_S:
             since_s, count = now_s, 0
         if not count:
-            self._written = {kind: told for kind, told in self._written.items() if now_s - told[0] < REPEAT_S}
+            self._written = {kind: counted for kind, counted in self._written.items() if now_s - counted[0] < REPEAT_S}
         self._written[kind] = (since_s, count + 1)
         if count >= self._most:
             self._num_left_out += 1

@@ -28,9 +28,9 @@ class LeftoverWatch:
     """The process that stands by. node_pid: of the node that was started for the run, whose agents are its children."""
 
     def __init__(self, node_pid: int) -> None:
-        words = [sys.executable, "-I", "-S", "-c", WATCH, GONE, *map(str, children(node_pid))]
+        command = [sys.executable, "-I", "-S", "-c", WATCH, GONE, *map(str, children(node_pid))]
         self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
         )  # Ctrl-C is the run's alone
 
     def end(self) -> None:

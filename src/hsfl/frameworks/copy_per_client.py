@@ -363,7 +363,7 @@ class CopyPerClient(Hooks, FrameworkBase):
     def _serve(self, state: State, after: State, sent: TensorsByClient, kept: Sequence[int], round_index: int) -> State:
         """Let `server_step` make the new model of the mean. Both servers take their units from it."""
         holders = ("edge", "main") if self.average_heads else ("main",)
-        before, mean = (join(*(each.units[holder] for holder in holders)) for each in (state, after))
+        before, mean = (join(*(states.units[holder] for holder in holders)) for states in (state, after))
         start = after.units[holders[0]].start
         weights, in_order = self._weights(round_index), {client: sent[client] for client in sorted(sent)}
         turn = ServerTurn(

@@ -157,16 +157,16 @@ def serve_batches(
                 rank = -(left[k] * (before_s[k] + serve_s[k] + after_s[k]) + up_s[k])
             if rank < best or (rank == best and arrival_s[k] < arrival_s[chosen]):
                 chosen, best = k, rank
-        part = min(left[chosen], 1.0)
+        batch_share = min(left[chosen], 1.0)
         waited_s[chosen] += now_s - arrival_s[chosen]
-        free_s = now_s + part * serve_s[chosen]
+        free_s = now_s + batch_share * serve_s[chosen]
         tagged[chosen] = False
         serving_tag_s = tag_s[chosen]
         if num_waiting == 1:  # nobody else waits, so that nobody has a claim from before
             serving_tag_s = 0.0
             last_tag_s[:] = 0.0
-        back_s = free_s + part * after_s[chosen]
-        left[chosen] -= part
+        back_s = free_s + batch_share * after_s[chosen]
+        left[chosen] -= batch_share
         if left[chosen] > 1e-12:
             arrival_s[chosen] = back_s + min(left[chosen], 1.0) * before_s[chosen]
         else:
@@ -185,10 +185,10 @@ def least_queued_s(work: QueuedWork) -> float:
     best_s = float(alone_s.max(initial=0.0))
     if not queues.any():
         return best_s
-    part = np.minimum(num_batches, 1.0)[queues]  # a client with less than a batch sends and receives less
+    first_batch = np.minimum(num_batches, 1.0)[queues]  # a client with less than a batch sends and receives less
     last = num_batches[queues] - np.ceil(num_batches[queues]) + 1.0  # the last batch may be a part of a batch
-    first_s = ready_s[queues] + part * before_s[queues]
-    rest_s = np.minimum(last, part) * after_s[queues] + up_s[queues]
+    first_s = ready_s[queues] + first_batch * before_s[queues]
+    rest_s = np.minimum(last, first_batch) * after_s[queues] + up_s[queues]
     total_s = (num_batches * serve_s)[queues]
     for least_s in np.unique(first_s):
         inside = first_s >= least_s

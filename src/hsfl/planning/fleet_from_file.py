@@ -145,11 +145,11 @@ def _server(network: NetworkConfig, file: FleetFile) -> dict[str, Any]:
 def _ending(network: NetworkConfig, file: FleetFile) -> dict[str, Any]:
     """The end of a round, as far as the file's main server gives it."""
     ending = file.main_server.ending if file.main_server else {}
-    usual, words = NetworkConfig(), {setting: word for word, (_, setting) in fleet_file.ENDING.items()}
+    usual, file_words = NetworkConfig(), {setting: word for word, (_, setting) in fleet_file.ENDING.items()}
     for setting in ending:
         if getattr(network, setting) != getattr(usual, setting):
             raise InputError(
-                f"network.{setting} has no effect beside {words[setting]} of [main_server] in {file.path}; leave one of them out"
+                f"network.{setting} has no effect beside {file_words[setting]} of [main_server] in {file.path}; leave one of them out"
             )
     return dict(ending)
 

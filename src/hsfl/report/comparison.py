@@ -113,13 +113,14 @@ def contenders_table(contenders: Sequence[ContenderWords]) -> SummaryTable:
     """Which cuts and which allocation each contender had, and, where its name does not say it, its framework with its own settings."""
     header = ["framework", "cuts", "allocation"]
     rows = [
-        [one.name, one.cuts.removeprefix("cuts "), one.allocation.removeprefix("allocation ")] for one in contenders
+        [contender.name, contender.cuts.removeprefix("cuts "), contender.allocation.removeprefix("allocation ")]
+        for contender in contenders
     ]
-    if any(one.settings or one.name != display_name(one.framework) for one in contenders):
+    if any(contender.settings or contender.name != display_name(contender.framework) for contender in contenders):
         header.append("own settings")
-        for row, one in zip(rows, contenders):
-            settings = (f"{name}={setting_value(value)}" for name, value in one.settings.items())
-            row.append(", ".join([one.framework, *settings]))
+        for row, contender in zip(rows, contenders):
+            settings = (f"{name}={setting_value(value)}" for name, value in contender.settings.items())
+            row.append(", ".join([contender.framework, *settings]))
     return SummaryTable("contenders", "Cuts and allocation", header, rows)
 
 

@@ -76,6 +76,6 @@ def _page(check: Any, figure: "Figure") -> str:
 def _section(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], sentences: Sequence[str]) -> str:
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    words = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
+    paragraphs = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
     table = f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    return f"<section><h2>{escape(title)}</h2>{words}{table}</section>\n"
+    return f"<section><h2>{escape(title)}</h2>{paragraphs}{table}</section>\n"

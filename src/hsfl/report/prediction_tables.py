@@ -89,15 +89,15 @@ def ranking_table(ranking: Any) -> tuple[tuple[str, ...], Rows]:
     """A head, and a row for each set of cuts, the fastest measured first. ranking: a `Ranking`."""
     rows: Rows = [
         (
-            ranked_name(one),
-            significant(one.predicted_s),
-            significant(one.measured_s),
-            f"{significant(one.low_s)} to {significant(one.high_s)}",
-            _error_text(one.error),
-            str(one.predicted_place),
-            str(one.measured_place),
+            ranked_name(ranked),
+            significant(ranked.predicted_s),
+            significant(ranked.measured_s),
+            f"{significant(ranked.low_s)} to {significant(ranked.high_s)}",
+            _error_text(ranked.error),
+            str(ranked.predicted_place),
+            str(ranked.measured_place),
         )
-        for one in ranking.sets
+        for ranked in ranking.sets
     ]
     return ("cuts", "predicted s", "measured s", "from, to", "error", "place\npredicted", "place\nmeasured"), rows
 

@@ -470,7 +470,7 @@ def read_sweep(out: str | Path) -> Sweep:
                     means[label] += [(run.config, run.cuts, run.policy)] if run.config is not None else []
                     styles |= {run.framework: run.look.style} if run.look is not None and run.look.style else {}
     num_missing = len(points) * len(labels) * len(seeds) - len(rows)
-    words = [
+    contender_rows = [
         ContenderWords(
             *(names[label], frameworks[label], *means_words(means[label])),
             settings=contenders[label].settings if label in contenders else {},
@@ -482,5 +482,5 @@ def read_sweep(out: str | Path) -> Sweep:
         *(fields, values, folders, labels, names, styles, seeds, plan_only, target, config, rows, num_missing),
         metric=metric,
         frameworks=frameworks,
-        contenders=words,
+        contenders=contender_rows,
     )

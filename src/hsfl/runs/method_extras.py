@@ -31,5 +31,5 @@ def method_extras(task: "Task") -> Extras:
         return Extras()
     from hsfl.frameworks import find_framework
 
-    told = find_framework(task.config.framework)(task).extras()
-    return Extras(up_bits=told.up_bits, down_bits=told.down_bits, passes=told.passes)
+    extras = find_framework(task.config.framework)(task).extras()
+    return Extras(up_bits=extras.up_bits, down_bits=extras.down_bits, passes=extras.passes)

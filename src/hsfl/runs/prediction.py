@@ -40,8 +40,8 @@ class RoundSpan:
     @classmethod
     def parse(cls, text: str) -> "RoundSpan":
         """From a text such as 2-6, 2- or 3."""
-        found = re.fullmatch(r"(\d{1,9})(-(\d{1,9})?)?", text.strip())
-        first, last = (int(found[1]), found[3] if found[2] else found[1]) if found else (0, None)
+        match = re.fullmatch(r"(\d{1,9})(-(\d{1,9})?)?", text.strip())
+        first, last = (int(match[1]), match[3] if match[2] else match[1]) if match else (0, None)
         if first < 1 or (last is not None and int(last) < first):
             raise InputError(f"--rounds {text} names no rounds; write 2-6, 2- or 3, where rounds count from 1")
         return cls(first, None if last is None else int(last))
@@ -315,8 +315,10 @@ def _prediction_notes(
         reason = "this run did other cuts"
         if not _goes_as_planned(config.framework, plans[0]):
             reason = f"clients of {config.framework} do not go round as planned"
-        own = f"the prediction is its own modelled round, {seconds(run.records[0].round_s, 4)}, fixed before round 1"
-        notes.append(f"{reason}: {own}{'' if run.records[0].measured else ' (a simulation agrees with itself)'}")
+        by_itself = (
+            f"the prediction is its own modelled round, {seconds(run.records[0].round_s, 4)}, fixed before round 1"
+        )
+        notes.append(f"{reason}: {by_itself}{'' if run.records[0].measured else ' (a simulation agrees with itself)'}")
     elif plan.num_samples > 1:
         notes.append(
             f"the plan's round is the mean over {plan.num_samples} sampled rounds, its clients' seconds are those of the first"

@@ -91,17 +91,17 @@ def rank_cuts(runs: Sequence[ComparedRun], plan: str) -> Ranking | None:
         )
         for pooled, repeats in zip(seconds, groups.values())
     ]
-    sets.sort(key=lambda one: one.measured_s)
-    agreements = [_agreement(one, other) for one, other in combinations(sets, 2)]
+    sets.sort(key=lambda ranked: ranked.measured_s)
+    agreements = [_agreement(ranked, other) for ranked, other in combinations(sets, 2)]
     told_apart = [agreement for agreement in agreements if agreement is not None]
     best_s = sets[0].measured_s
-    errors = [abs(one.error) for one in sets if one.error is not None]
+    errors = [abs(ranked.error) for ranked in sets if ranked.error is not None]
     return Ranking(
         sets=sets,
         kendall_tau=fmean(told_apart) if told_apart else None,
         num_pairs=len(told_apart),
         num_excluded=len(agreements) - len(told_apart),
-        regret=next((one.measured_s / best_s - 1 for one in sets if one.planned and best_s > 0), None),
+        regret=next((ranked.measured_s / best_s - 1 for ranked in sets if ranked.planned and best_s > 0), None),
         mean_abs_error=fmean(errors) if errors else None,
     )
 
@@ -120,11 +120,11 @@ def _place(value: float, values: Sequence[float]) -> int:
     return 1 + sum(other < value * (1 - SAME) for other in values)
 
 
-def _agreement(one: RankedCuts, other: RankedCuts) -> int | None:
+def _agreement(first: RankedCuts, second: RankedCuts) -> int | None:
     """1 where the predictions order two sets as they were measured, -1 where they order them the other way round, 0 where they do not
     order them; None where they cannot be told apart."""
-    if abs(one.measured_s - other.measured_s) <= max(one.spread_s, other.spread_s, SAME * one.measured_s):
+    if abs(first.measured_s - second.measured_s) <= max(first.spread_s, second.spread_s, SAME * first.measured_s):
         return None
-    if abs(one.predicted_s - other.predicted_s) <= SAME * one.predicted_s:
+    if abs(first.predicted_s - second.predicted_s) <= SAME * first.predicted_s:
         return 0
-    return 1 if (one.predicted_s < other.predicted_s) == (one.measured_s < other.measured_s) else -1
+    return 1 if (first.predicted_s < second.predicted_s) == (first.measured_s < second.measured_s) else -1

@@ -54,13 +54,13 @@ def _heading(config: RunConfig, cuts: Sequence[int], name: str | None = None) ->
     cut_list = " ".join(map(str, cuts))
     if len(cuts) > MANY_CUTS:
         cut_list = ", ".join(f"{cut} ({number:,})" for cut, number in sorted(Counter(cuts).items()))
-    words = cuts_words(config, cuts)
-    if words.startswith("cuts"):
-        words = f"cuts {cut_list} ({how_cuts_were_chosen(config)})"
+    cuts_text = cuts_words(config, cuts)
+    if cuts_text.startswith("cuts"):
+        cuts_text = f"cuts {cut_list} ({how_cuts_were_chosen(config)})"
     if method(config.framework).pools_data:
-        words = "data pooled on the server"
+        cuts_text = "data pooled on the server"
     task = f"{config.model.name} on {config.data.name}, {len(cuts)} clients"
-    return f"{name or config.framework}: {task}, {words}, {allocation_words(config)}"
+    return f"{name or config.framework}: {task}, {cuts_text}, {allocation_words(config)}"
 
 
 def without_numbers(message: str) -> str:

@@ -227,16 +227,20 @@ def _check_data(folder: RunFolder, bench: Bench, records: Sequence[RoundRecord])
 
 def _notes(folder: RunFolder) -> list[str]:
     """What differs between the machine and versions of the run and those of the replay; bits may depend on each."""
-    before, now = folder.environment(), environment()
-    pairs = {f"{name} {version}": now["packages"].get(name) for name, version in before.packages.items()}
-    notes = [f"the run had {run}, here it is {here}" for run, here in pairs.items() if run.rpartition(" ")[2] != here]
-    for what, run, here in (
-        ("Python", before.python, now["python"]),
-        ("processor", before.processor, now["processor"]),
-        ("sources", before.sources_sha256, now["sources_sha256"]),
+    of_run, of_replay = folder.environment(), environment()
+    pairs = {f"{name} {version}": of_replay["packages"].get(name) for name, version in of_run.packages.items()}
+    notes = [
+        f"the run had {run}, here it is {current}"
+        for run, current in pairs.items()
+        if run.rpartition(" ")[2] != current
+    ]
+    for what, run, current in (
+        ("Python", of_run.python, of_replay["python"]),
+        ("processor", of_run.processor, of_replay["processor"]),
+        ("sources", of_run.sources_sha256, of_replay["sources_sha256"]),
     ):
-        if run is not None and run != here:
-            notes.append(f"the run had other {what}: {run[:60]}, here {str(here)[:60]}")
+        if run is not None and run != current:
+            notes.append(f"the run had other {what}: {run[:60]}, here {str(current)[:60]}")
     clients = folder.clients()
     if clients is not None and clients.versions is not None:
         notes += [note for note in clients.notes if note not in notes]

@@ -100,5 +100,11 @@ class FleetControl:
         before, step = self.state.conducts, after_completed_round if is_complete else after_attempt
         fair = without_common_faults(dict(outcomes), reasons)
         self.state = step(self.state, self.rules, fair, sentences)
-        newly = {name: now for name, now in self.state.conducts.items() if name in outcomes and now.is_benched}
-        return {name: now for name, now in newly.items() if now.sentences > before.get(name, Conduct()).sentences}
+        newly = {
+            name: conduct for name, conduct in self.state.conducts.items() if name in outcomes and conduct.is_benched
+        }
+        return {
+            name: conduct
+            for name, conduct in newly.items()
+            if conduct.sentences > before.get(name, Conduct()).sentences
+        }

@@ -53,12 +53,12 @@ def judge_round(
     clients that were kept, but were late with their test samples."""
     names = {seat: tail.name for seat, tail in open_round.tails.items()}
     drops = {names[seat]: reason for seat, reason in open_round.drops.items()}
-    words = {names[seat]: open_round.tails[seat].dropped or "" for seat in open_round.drops}
+    sentences = {names[seat]: open_round.tails[seat].dropped or "" for seat in open_round.drops}
     outcomes = {name: outcome_of_drop(reason) for name, reason in drops.items()}
     outcomes |= {names[seat]: RoundOutcome.KEPT for seat in kept}
     outcomes |= dict.fromkeys(late, RoundOutcome.LATE)
     drops |= dict.fromkeys(late, "late")
-    for name, conduct in shared.control.judge(outcomes, drops, words, is_complete).items():
+    for name, conduct in shared.control.judge(outcomes, drops, sentences, is_complete).items():
         shared.log.event("client benched", "warning", client=name, rounds=conduct.rounds_left, why=conduct.why)
         for member in shared.roster.members.values():
             if member.name == name:

@@ -105,8 +105,8 @@ def after_attempt(
         name: after_round(rules, state.conducts.get(name, Conduct()), outcome, sentences.get(name, ""))
         for name, outcome in outcomes.items()
     }
-    told = {name: conduct for name, conduct in (state.conducts | judged).items() if conduct != Conduct()}
-    return replace(state, conducts=told)
+    conducts = {name: conduct for name, conduct in (state.conducts | judged).items() if conduct != Conduct()}
+    return replace(state, conducts=conducts)
 
 
 def _after_waiting(hold: Hold) -> Hold:

@@ -28,11 +28,11 @@ MOVED = (  # rates, with their phases, what is sent, and whether every step send
 )
 
 
-def work_of_client(own: OwnSpeeds, cost: CostTable, batch_size: int) -> UnitWork:
+def work_of_client(speeds: OwnSpeeds, cost: CostTable, batch_size: int) -> UnitWork:
     """The work of a client's units before each cut, [C], as it measured them; by their FLOPs where it did not, or not each unit."""
-    if not len(own.unit_forward_s) == len(own.unit_backward_s) == cost.num_units:
+    if not len(speeds.unit_forward_s) == len(speeds.unit_backward_s) == cost.num_units:
         return client_work(cost, None)
-    return UnitWork.before_cuts(own.unit_forward_s, own.unit_backward_s, own.flops_per_s / batch_size)
+    return UnitWork.before_cuts(speeds.unit_forward_s, speeds.unit_backward_s, speeds.flops_per_s / batch_size)
 
 
 def work_of_main(speed: Speed) -> UnitWork:
@@ -40,15 +40,15 @@ def work_of_main(speed: Speed) -> UnitWork:
     return UnitWork.after_cuts(speed.unit_forward_s, speed.unit_backward_s, speed.flops_per_s / speed.batch_size)
 
 
-def exchange_s(own: OwnSpeeds, up_bytes: float, down_bytes: float, num_steps: int) -> tuple[float, float]:
+def exchange_s(speeds: OwnSpeeds, up_bytes: float, down_bytes: float, num_steps: int) -> tuple[float, float]:
     """Modelled seconds on the link to the main server, up and down."""
-    delays_s = num_steps * own.delay_s
-    up_s, down_s = 8 * up_bytes / own.main_up_bps, 8 * down_bytes / own.main_down_bps
+    delays_s = num_steps * speeds.delay_s
+    up_s, down_s = 8 * up_bytes / speeds.main_up_bps, 8 * down_bytes / speeds.main_down_bps
     return up_s + delays_s * (up_bytes > 0), down_s + delays_s * (down_bytes > 0)
 
 
 def learned(
-    own: OwnSpeeds,
+    speeds: OwnSpeeds,
     sample_flops: float,
     num_samples: float,
     num_steps: int,
@@ -59,17 +59,17 @@ def learned(
     data (`up`), of gradients (`down`) and of the head (`head`, each way). Seconds may be anything that a client claims."""
     better: dict[str, Any] = {}
     if sample_flops * num_samples > 0 and phases["client"] > 0:
-        better["flops_per_s"] = blended(own.flops_per_s, sample_flops * num_samples / phases["client"])
+        better["flops_per_s"] = blended(speeds.flops_per_s, sample_flops * num_samples / phases["client"])
     moved = [
         (name, 8 * sent[load], num_steps if each_step else 1, phases[phase])
         for name, phase, load, each_step in MOVED
         if sent[load] > 0 and phases[phase] > 0
     ]
-    delay_s = min([own.delay_s, *(MOST_DELAY * moved_s / messages for _, _, messages, moved_s in moved if messages)])
+    delay_s = min([speeds.delay_s, *(MOST_DELAY * moved_s / messages for _, _, messages, moved_s in moved if messages)])
     for name, bits, messages, moved_s in moved:
-        better[name] = blended(getattr(own, name), bits / (moved_s - messages * delay_s))
+        better[name] = blended(getattr(speeds, name), bits / (moved_s - messages * delay_s))
     better["delay_s"] = delay_s
-    return replace(own, **better)
+    return replace(speeds, **better)
 
 
 def learned_main(flops_per_s: float, work: UnitWork, trained: Sequence[tuple[int, float, float]]) -> float:

@@ -84,8 +84,8 @@ class JumpWatch:
             return math.inf
         return await self.test(open_round.round + 1, state)
 
-    def _log(self, event: str, open_round: MainRound, **words: Any) -> None:
-        self.shared.log.event(event, "warning", round=open_round.round + 1, **words)
+    def _log(self, event: str, open_round: MainRound, **fields: Any) -> None:
+        self.shared.log.event(event, "warning", round=open_round.round + 1, **fields)
 
 
 def _without(kept: Sequence[int], seat: int) -> list[int]:

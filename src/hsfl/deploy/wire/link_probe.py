@@ -57,9 +57,9 @@ def probe_link(address: str, name: str, certs: Path | None, server: str = "main"
     try:
         return asyncio.run(probe())
     except aio.AioRpcError as error:
-        words = f": {error.details()}" if is_refusal(error) else ""
+        refusal = f": {error.details()}" if is_refusal(error) else ""
         raise InputError(
-            f"no link to the {server} server at {address}{words}; start it with hsfl serve {server}, and give the address that others use"
+            f"no link to the {server} server at {address}{refusal}; start it with hsfl serve {server}, and give the address that others use"
         ) from None
 
 

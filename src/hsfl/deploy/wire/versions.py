@@ -41,7 +41,9 @@ def own_versions() -> DeviceVersions:
 def version_differences(theirs: DeviceVersions, ours: DeviceVersions) -> dict[str, Any]:
     """What a device runs in another version than this machine, by the program's name; `unknown` where it did not say."""
     pairs = zip(asdict(theirs).items(), asdict(ours).values())
-    return {name: other or "unknown" for (name, other), own in pairs if other != own}
+    return {
+        name: their_version or "unknown" for (name, their_version), our_version in pairs if their_version != our_version
+    }
 
 
 def version_notes(devices: Mapping[str, DeviceVersions], ours: DeviceVersions) -> list[str]:

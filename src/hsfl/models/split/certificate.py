@@ -178,8 +178,8 @@ Attributes = list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]
 
 def _attributes_of(module: nn.Module) -> Attributes:
     saved = []
-    for part in module.modules():
-        attributes = vars(part)
+    for submodule in module.modules():
+        attributes = vars(submodule)
         copies = {name: value.copy() for name, value in attributes.items() if isinstance(value, list | dict | set)}
         saved.append((attributes, dict(attributes), copies))
     return saved

@@ -136,7 +136,7 @@ class _Allocations:
     @classmethod
     def of(cls, records: Sequence[ContenderRecord], usual: str) -> "_Allocations":
         proposed = sorted(
-            (record for record in records if record.framework == PROPOSED), key=lambda one: len(one.settings)
+            (record for record in records if record.framework == PROPOSED), key=lambda record: len(record.settings)
         )
         first = [*proposed, *records][0]
         rows = [(record, METHODS.get(record.framework)) for record in records]
@@ -157,10 +157,10 @@ def _words_of_group(group: Mapping[str, ContenderRecord], allocations: _Allocati
         dict.fromkeys([POLICY, CUTS, ONE_CUT, *(name for record in group.values() for name in record.settings)])
     )
     fields = [name for name in fields if any(name in record.settings for record in group.values())]
-    told = [POLICY] if POLICY in fields and len(allocations.policies) > 1 else []
-    rest = [name for name in fields if name not in told]
+    always = [POLICY] if POLICY in fields and len(allocations.policies) > 1 else []
+    rest = [name for name in fields if name not in always]
     numbers = range(len(rest) + 1) if len(rest) <= MANY_SETTINGS else (0, 1, len(rest))
-    choices = ([*told, *chosen] for number in numbers for chosen in combinations(rest, number))
+    choices = ([*always, *chosen] for number in numbers for chosen in combinations(rest, number))
     words: dict[str, list[str]] = {}
     for chosen in choices:
         words = {label: _words(record, chosen, allocations) for label, record in group.items()}

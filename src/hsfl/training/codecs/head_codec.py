@@ -44,20 +44,20 @@ class HeadCodec:
         return cls(codec, tuple(tuple(_parameter_places(model, layout, unit)) for unit in range(layout.num_units)))
 
     @torch.no_grad()
-    def code(self, parts: Sequence[Tensor], lost: Tensor | None) -> CodedUpdate:
-        """Code parts of an update. lost: e of the rounds before, of all parts one after another."""
-        count = sum(part.numel() for part in parts)
+    def code(self, tensors: Sequence[Tensor], lost: Tensor | None) -> CodedUpdate:
+        """Code the tensors of an update. lost: e of the rounds before, of all tensors one after another."""
+        count = sum(tensor.numel() for tensor in tensors)
         if lost is None or lost.numel() != count:
-            lost = torch.zeros(count, dtype=parts[0].dtype, device=parts[0].device) if parts else torch.zeros(0)
+            lost = torch.zeros(count, dtype=tensors[0].dtype, device=tensors[0].device) if tensors else torch.zeros(0)
         after, arrived, num_bytes = torch.empty_like(lost), list[Tensor](), 0
         begin = 0
-        for part in parts:
-            end = begin + part.numel()
-            wanted = lost[begin:end] + part.reshape(-1)
+        for tensor in tensors:
+            end = begin + tensor.numel()
+            wanted = lost[begin:end] + tensor.reshape(-1)
             payload = self.codec.encode(wanted, MODEL, None)
             got = self.codec.decode(payload, wanted.shape, wanted.dtype)
             torch.sub(wanted, got, out=after[begin:end])
-            arrived.append(got.view(part.shape))
+            arrived.append(got.view(tensor.shape))
             num_bytes += payload.num_bytes
             begin = end
         return CodedUpdate(arrived, after, num_bytes)

@@ -45,36 +45,36 @@ class TopK(Codec):
 
     def encode(self, tensor: Tensor, direction: str, draws: Draws | None) -> Payload:
         count, shape = tensor.numel(), tuple(tensor.shape)
-        kept = num_kept(shape, self.fraction) if count else 0
+        num_values = num_kept(shape, self.fraction) if count else 0
         rows = tensor.reshape(shape[0] if len(shape) > 1 and count else 1, -1)
         score = rows.abs()
         if draws is not None:
             least = round(2**16 * (1 - DRAWN * self.fraction)) - 2**15
             score.masked_fill_(random_int16(draws, rows.shape, rows.device) >= least, math.inf)
         chosen = torch.zeros(rows.shape, dtype=torch.bool, device=rows.device)
-        if kept:
-            chosen.scatter_(1, score.topk(kept // len(rows), dim=1, sorted=False).indices, True)
+        if num_values:
+            chosen.scatter_(1, score.topk(num_values // len(rows), dim=1, sorted=False).indices, True)
         values = rows[chosen]
         check_finite(values)
         return Payload({"values": values} | _places(chosen.view(-1)))
 
     def check(self, payload: Payload, shape: Sequence[int], dtype: torch.dtype) -> None:
         count = math.prod(shape)
-        kept = num_kept(tuple(shape), self.fraction) if count else 0
+        num_values = num_kept(tuple(shape), self.fraction) if count else 0
         check_names(payload, "values", "mask", "deltas")
-        check_array(payload, "values", dtype, (kept,))
+        check_array(payload, "values", dtype, (num_values,))
         if ("mask" in payload.arrays) == ("deltas" in payload.arrays):
             raise PayloadError("a payload of top-k with mask and deltas, or with neither; send one of them")
         if "mask" in payload.arrays:
             mask = check_array(payload, "mask", torch.uint8, (num_mask_bytes(count),)).cpu().numpy()
             bits = int(np.bitwise_count(mask).sum()) if hasattr(np, "bitwise_count") else int(np.unpackbits(mask).sum())
             beyond = count % 8 and len(mask) and int(mask[-1]) & (0xFF >> count % 8)
-            if bits != kept or beyond:
+            if bits != num_values or beyond:
                 raise PayloadError(
-                    f"a mask with {bits} of {count} places for {kept} values; send one place for each value"
+                    f"a mask with {bits} of {count} places for {num_values} values; send one place for each value"
                 )
         else:
-            deltas = check_array(payload, "deltas", torch.uint8, (kept,))
+            deltas = check_array(payload, "deltas", torch.uint8, (num_values,))
             last = int(deltas.sum(dtype=torch.int64)) - 1
             if last >= count or not bool((deltas > 0).all()):
                 raise PayloadError(
