@@ -1,6 +1,7 @@
 """What a folder offers to the others stands in its `__init__`, as OFFERED: names by module. Nothing else crosses a border."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -11,6 +12,15 @@ from tests.test_imports import MODULES, ROOT
 
 Names = dict[str, set[str]]  # names of a folder by module: "cuts.search" -> {"search_cuts", ...}
 FOLDERS = sorted({path.parts[0] for path in MODULES.values() if len(path.parts) > 1} - {"presets", "commands"})
+
+
+NAMED_BY_SUBJECT = {
+    "commands",
+    "data/readers",
+    "experiments",
+    "frameworks",
+    "models",
+}  # after a command, a format, a paper
 
 
 def folder_of(module: str) -> str:
@@ -70,6 +80,21 @@ def test_what_a_folder_offers_is_in_order(folder: str) -> None:
     assert list(lists) == sorted(lists)
     for module, names in lists.items():
         assert list(names) == sorted(names, key=str.lower), f"{module} in hsfl/{folder}/__init__.py"
+
+
+def test_a_folder_says_what_each_of_its_files_is() -> None:
+    """The docstring of `__init__` names every module and every folder in it, unless they are named after what they are about."""
+    folders = {path.parent for path in ROOT.rglob("__init__.py")} - {ROOT, ROOT / "presets"}
+    unnamed = set()
+    for folder in folders:
+        words = set(re.findall(r"\w+", str(ast.get_docstring(ast.parse((folder / "__init__.py").read_text())))))
+        inside = {
+            path.parent if path.stem == "__init__" else path
+            for path in (*folder.glob("*.py"), *folder.glob("*/__init__.py"))
+        }
+        if folder.relative_to(ROOT).as_posix() not in NAMED_BY_SUBJECT:
+            unnamed |= {path.relative_to(ROOT).as_posix() for path in inside - {folder} if path.stem not in words}
+    assert unnamed == set()
 
 
 def test_no_private_name_leaves_its_module_or_folder() -> None:

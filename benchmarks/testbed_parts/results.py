@@ -17,7 +17,7 @@ from hsfl.files import write_atomic
 from hsfl.formats import percent
 from hsfl.report.figure_style import FAINT, INK, STYLE, matplotlib
 from hsfl.report.prediction_tables import ranking_sentences, ranking_table
-from hsfl.runs.prediction import ComparedRun, compared
+from hsfl.runs.prediction_check import ComparedRun, compared
 from hsfl.runs.prediction_ranking import PlanCheck, Ranking, rank_cuts
 from testbed_parts.fleets import Fleet, as_json
 

@@ -21,7 +21,7 @@ from hsfl.deploy.demo import toml_lines
 from hsfl.deploy.trust.authority import Authority
 from hsfl.errors import InputError
 from hsfl.report.prediction_page import write_check
-from hsfl.runs.prediction import RoundSpan
+from hsfl.runs.prediction_check import RoundSpan
 from hsfl.runs.prediction_ranking import PlanCheck, check_plans
 from hsfl.runs.run_folder.folder import RunFolder, record_line
 from hsfl.runs.run_folder.records import RoundRecord

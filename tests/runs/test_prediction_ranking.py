@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hsfl.errors import InputError
-from hsfl.runs.prediction import ComparedRun, RoundSpan, compared
+from hsfl.runs.prediction_check import ComparedRun, RoundSpan, compared
 from hsfl.runs.prediction_ranking import Ranking, check_plans, rank_cuts
 from tests.naming import raises
 from tests.runs.made_up_plans import write_measured_run, write_plan

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
 from hsfl.network.latency import Phases
-from hsfl.network.norm_estimation import estimation_s
+from hsfl.network.norm_estimation_times import estimation_s
 from hsfl.runs.export import evaluate_folder
 from hsfl.runs.loop import make_clock, train_run
 from hsfl.runs.prepare import prepare

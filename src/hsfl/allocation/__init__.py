@@ -1,9 +1,11 @@
 """The optimiser of rounds: cuts once for all rounds; cycles, subchannels and power in every round, with a proven gap.
 
-`solvers.allocate` is what `hsfl allocate` calls. `scenario` is the question and `answer` the reply; `exact` solves a round, `drop_at_tau`
-says who sits it out, `policies` are the baselines, `cells` and `measured_links` the rounds of several cells and of measured links.
-`stage/` solves one stage of a round with given cuts; `cuts/` chooses the cuts. Not here: the equations of seconds and rates
-(`hsfl.network.latency`), and the fleets, scenarios and rounds of a config (`hsfl.planning`). No torch is imported in this folder.
+`solvers.allocate` is what `hsfl allocate` calls. `scenario` is the question (`scenario_file`, `random_scenarios`) and `answer` the reply;
+`exact`, `paper` and `scip` solve a round, `drop_at_tau` says who sits it out. `policies` are the baselines, by the rows of `policy_table`;
+`cells` (with `divide_cycles`) has rounds of several cells, `measured_links` those of links with given rates, and `queued_rounds` those of a
+main server that is one queue. `compiled_queue` and `numba_cache` make them fast. `stage/` solves one stage of a round with given cuts;
+`cuts/` chooses the cuts. Not here: the equations of seconds and rates (`hsfl.network.latency`), the order in which a queue serves
+(`hsfl.network.server_queue`), and the fleets, scenarios and rounds of a config (`hsfl.planning`). No torch is imported in this folder.
 """
 
 OFFERED = {  # to other folders, by module

@@ -10,7 +10,7 @@ from hsfl.display import OnScreen, Rows, Screen
 from hsfl.report.prediction_figure import prediction_figure
 from hsfl.report.prediction_page import write_check
 from hsfl.report.prediction_tables import ranking_sentences, run_sentences
-from hsfl.runs.prediction import RoundSpan
+from hsfl.runs.prediction_check import RoundSpan
 from hsfl.runs.prediction_ranking import PlanCheck, check_plans
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ def plan_check_command(
     a tenth longer than what was measured.
     """
     with one_line_errors():
-        from hsfl.runs.prediction import RoundSpan
+        from hsfl.runs.prediction_check import RoundSpan
         from hsfl.runs.prediction_ranking import check_plans
 
         check = check_plans([plan, *(other_plans or [])], runs, RoundSpan.parse(rounds))

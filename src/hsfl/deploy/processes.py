@@ -24,7 +24,7 @@ from hsfl.deploy.main.edge_link import EdgeLink
 from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.learned_speeds import work_of_main
 from hsfl.deploy.main.main_server import MainProcess
-from hsfl.deploy.main.overlapping_test import num_test_batches
+from hsfl.deploy.main.overlapping_evaluation import num_test_batches
 from hsfl.deploy.main.roster import Roster
 from hsfl.deploy.main.server_checkpoint import MainCheckpoint
 from hsfl.deploy.metrics import Metrics, serve_metrics

@@ -1,7 +1,7 @@
 """The paper's table and figures, and studies of our own: `hsfl reproduce NAME` calls `reproduce_NAME`. None has a training loop of its own.
 
 `table1/` is Table 1; `latency/` Figs. 4 and 5; `fig1` and `fig3` the other figures; `gains` and `when*` ask when own cuts are worth it,
-`norms` what averaging costs BatchNorm, `robust` what attackers do to averages, `learning_rates` chooses learning rates. `common` has folders, tables and trends, `statistics` intervals
+`norms` what averaging costs BatchNorm, `robust` what attackers do to averages, `learning_rates` chooses learning rates. `study_request` is what all are asked, `common` has folders, tables and trends, `statistics` intervals
 and verdicts. A single run, a comparison or a sweep of the user's is in `runs/`; their figures are in `report/`.
 """
 

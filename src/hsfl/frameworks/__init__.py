@@ -1,6 +1,6 @@
 """The published algorithms: each has a class, whose `round` turns the state before a round into the state after it.
 
-`framework` says what a framework is; `copy_per_client` has HSFL, SplitFed V1 and FSL, with `hooks` for methods that derive from them; `in_step`
+`framework` says what a framework is; `copy_per_client` has HSFL, SplitFed V1 and FSL, with `hooks` for methods that derive from them and a `guard` before the average; `in_step`
 has SplitFed V2, the other files are named after their algorithms. Names, papers and cuts of all of them are rows of `hsfl.framework_table`. One step is computed in `hsfl.training`, and who
 trains which client is decided in `hsfl.engines`.
 """

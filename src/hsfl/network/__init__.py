@@ -1,7 +1,9 @@
 """The network that a round runs on: devices, radio or measured links, seconds of each phase, and the clock.
 
-`devices` and `channel` say who can do what and draw the rounds; `latency` has the paper's equations; `clock` (with `in_step_times` and
-`clusters`) says who finishes when in each framework, and who is dropped at tau; `even_allocation` divides everything evenly.
+`devices` and `channel` say who can do what and draw the rounds, `history` plays recorded ones back, `given_numbers` checks what people
+give; `latency` has the paper's equations. `clock` (with `in_step_times` and `clusters`) says who finishes when in each framework, and who
+is dropped at tau; `server_queue` is a main server that serves one batch at a time, in which order, `round_end` what a round takes
+after its clients, `norm_estimation_times` what BatchNorm's estimation takes. `even_allocation` divides everything evenly.
 Who gets which cycles, subchannels and power is decided in `hsfl.allocation`; fleets and links of a config are built in
 `hsfl.planning`. No torch is imported in this folder.
 """
@@ -74,7 +76,7 @@ OFFERED = {  # to other folders, by module
         "transfer_s",
         "UnitWork",
     ),
-    "norm_estimation": ("estimation_s",),
+    "norm_estimation_times": ("estimation_s",),
     "round_end": (
         "END_PARTS",
         "RoundEnd",

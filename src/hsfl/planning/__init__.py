@@ -1,7 +1,7 @@
-"""From a config to a plan: the world of a run (`world`, `fleet_from_file`), what `auto` becomes (`fair_defaults`), and the cuts, which are
-chosen once (`cuts`, `policy_cuts`, `large_fleet_cuts`). `rounds` divides each round and times it, `plans` is `hsfl plan`. Files that
-need numba are imported only where a policy asks for them; nothing here needs torch. Equations of links and phases are in
-`network`, solvers in `allocation`, training in `frameworks`, and the rounds of a run in `runs`.
+"""From a config to a plan: the world of a run (`world`, `fleet_from_file`), what `auto` becomes (`fair_defaults`), what codecs change in the
+cost table (`coded_cost`), and the cuts, which are chosen once (`cuts`, `policy_cuts`, `large_fleet_cuts`). `rounds` divides each round and
+times it, `plans` is `hsfl plan`. Files that need numba are imported only where a policy asks for them; nothing here needs torch.
+Equations of links and phases are in `network`, solvers in `allocation`, training in `frameworks`, and the rounds of a run in `runs`.
 """
 
 OFFERED = {  # to other folders, by module

@@ -1,5 +1,5 @@
 """A plan beside runs as tables and sentences, for the terminal and the page: the clients and the round of a run, and the ranking of several
-sets of cuts. What is shown is computed in `runs.prediction` and `runs.prediction_ranking`, whose records come in here as they are.
+sets of cuts. What is shown is computed in `runs.prediction_check` and `runs.prediction_ranking`, whose records come in here as they are.
 """
 
 from typing import Any

@@ -1,6 +1,8 @@
-"""The life of a run: prepare what the config names (`prepare`, `client_data`), begin or resume (`resume`), train round by round
-(`loop`) within the budget (`budget`), tell of it (`progress`, `cuts_and_allocation`), and make it again from its records (`replay`). `prediction` sets a plan beside what runs took, `prediction_ranking` several of them. `run_folder` is what a run leaves behind,
-`checks` what a config is told before it begins, `studies` many runs for one question. The algorithms are in `frameworks`, seconds
+"""The life of a run: prepare what the config names (`prepare`, `client_data`, `from_plan`), begin or resume (`resume`), train round by
+round (`loop`) within the budget (`budget`), tell of it (`progress`, `cuts_and_allocation`), test or write its model (`export`), and make it
+again from its records (`replay`). `method_extras` and `planned_extras` say what a method sends besides, `server_timing` times a server's end
+of a round. `prediction_check` sets a plan beside what runs took, `prediction_ranking` several of them. `run_folder` is what a run leaves
+behind, `checks` what a config is told before it begins, `studies` many runs for one question. The algorithms are in `frameworks`, seconds
 and who takes part in `planning`, figures in `report`.
 """
 
@@ -40,7 +42,7 @@ OFFERED = {  # to other folders, by module
         "train_run",
     ),
     "planned_extras": ("planned_extras",),
-    "prediction": ("RoundSpan",),
+    "prediction_check": ("RoundSpan",),
     "prediction_ranking": (
         "check_plans",
         "PlanCheck",

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from hsfl.errors import InputError
-from hsfl.runs.prediction import (
+from hsfl.runs.prediction_check import (
     Compared,
     ComparedRun,
     RoundSpan,

@@ -1,8 +1,10 @@
 """What the parties compute in a round, for one client or for all: no framework and no network is known here.
 
 `step` is the split step of one batch, `roles` are the client, the main server and the edge server, `link` is what they send through and
-`aggregate` the sums that they average. `clipping` shortens updates, `order_statistics` has averages other than sums, `attack` has clients that do harm. `batches` says what a client trains on; how many steps that is comes from `hsfl.data.passes`.
-`codecs/` makes messages smaller. `losses`, `evaluation` and `norm_statistics` judge a model. Rounds are put together in `hsfl.frameworks`, runs in `hsfl.runs`.
+`aggregate` the sums that they average. `clipping` shortens updates, `order_statistics` has averages other than sums, `attack` has clients
+that do harm. `batches` says what a client trains on, `optimizer` how weights move; how many steps that is comes from `hsfl.data.passes`.
+`codecs/` makes messages smaller. `losses` and `evaluation` judge a model, `norm_statistics` estimates BatchNorm's statistics again, `speed` measures how
+fast a machine trains. Rounds are put together in `hsfl.frameworks`, runs in `hsfl.runs`.
 """
 
 OFFERED = {  # to other folders, by module

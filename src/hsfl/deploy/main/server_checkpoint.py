@@ -13,7 +13,7 @@ from hsfl.deploy.admin.fleet_orders import judge_round, tau_now_s
 from hsfl.deploy.main.edge_link import EdgeLost
 from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.main_round import MainRound
-from hsfl.deploy.main.overlapping_test import UnfinishedTest, tested_in_turn, with_quality
+from hsfl.deploy.main.overlapping_evaluation import UnfinishedTest, tested_in_turn, with_quality
 from hsfl.deploy.main.remote_evaluation import EvaluateHandler
 from hsfl.deploy.main.run_record import measured_round_record, save_model, write_end
 from hsfl.deploy.metrics import PHASES

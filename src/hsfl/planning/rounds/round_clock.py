@@ -23,7 +23,7 @@ from hsfl.network.clock import Timeline, after_upload, raw_upload, timeline, wit
 from hsfl.network.even_allocation import even_resources, psl_batch_sizes
 from hsfl.network.in_step_times import queue_order
 from hsfl.network.latency import Phases
-from hsfl.network.norm_estimation import estimation_s
+from hsfl.network.norm_estimation_times import estimation_s
 from hsfl.planning.rounds.allocators import Allocator, Allotment, Even, Job, own_policy
 from hsfl.planning.rounds.measured_queue import Queued, divides_server, serving
 from hsfl.planning.rounds.participation import choose_clients

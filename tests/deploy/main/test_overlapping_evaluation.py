@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hsfl.deploy.main import overlapping_test
+from hsfl.deploy.main import overlapping_evaluation
 from hsfl.deploy.main.server_checkpoint import MainCheckpoint
 from hsfl.deploy.settings import MainSettings, run_config
 from hsfl.errors import InputError
@@ -109,7 +109,11 @@ def test_a_server_that_is_told_to_end_ends_its_test_first(
     waited_for: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The signal comes as the test of round 2 begins, which takes half a second here."""
-    inside, begin, load = deployment(tmp_path / "stopped"), MainCheckpoint._begin_test, overlapping_test.load_state
+    inside, begin, load = (
+        deployment(tmp_path / "stopped"),
+        MainCheckpoint._begin_test,
+        overlapping_evaluation.load_state,
+    )
 
     def beginning(checkpoint: MainCheckpoint, record: Any, whole: Any) -> None:
         begin(checkpoint, record, whole)
@@ -122,7 +126,7 @@ def test_a_server_that_is_told_to_end_ends_its_test_first(
 
     with monkeypatch.context() as patched:
         patched.setattr(MainCheckpoint, "_begin_test", beginning)
-        patched.setattr(overlapping_test, "load_state", loading)
+        patched.setattr(overlapping_evaluation, "load_state", loading)
         summary = inside.go()
     checkpoints = (tmp_path / "stopped" / "run" / "checkpoint").glob("round-*")
     complete = max(int(path.stem.removeprefix("round-")) for path in checkpoints)

@@ -11,7 +11,7 @@ from hsfl.network.clock import timeline
 from hsfl.network.latency import Phases
 from hsfl.network.server_queue import queued_round
 from hsfl.report.prediction_tables import run_sentences
-from hsfl.runs.prediction import ComparedRun, RoundSpan, compare_run, read_planned_round
+from hsfl.runs.prediction_check import ComparedRun, RoundSpan, compare_run, read_planned_round
 from tests.naming import names, raises
 from tests.report.fabricated import record, timed
 from tests.runs.made_up_plans import SECONDS, write_measured_run, write_plan, write_rounds
