@@ -70,7 +70,7 @@ class Drawing:
 # The folders
 
 
-WIDTH, HEIGHT, STEP = 190, 44, 76  # of a box; from layer to layer
+WIDTH, HEIGHT, STEP = 206, 44, 76  # of a box; from layer to layer
 MIDDLE = {  # of each box, from the left; a folder that is not named stands at the right
     "deploy": 160, "api": 500, "experiments": 720, "report": 610,
     "planning": 290, "training": 590, "allocation": 230, "network": 230, "models": 290, "config": 290, "data": 590,
@@ -224,10 +224,10 @@ def draw_deployment() -> str:
     bottom = first + each * len(CUTS)
     height = bottom + 34 * len(server_rows) + 20
     drawing = Drawing(X["edge"] + PANE + 20, height + 20)
-    drawing.text(X["main"] + PANE / 2, 20, "hsfl status, Prometheus", 12, bold=True)
+    drawing.text(X["main"] + PANE / 2, 20, "hsfl status, hsfl admin, Prometheus", 12, bold=True)
     drawing.arrow(X["main"] + PANE / 2 - 50, 28, X["main"] + PANE / 2 - 50, first - 16)
     drawing.arrow(X["main"] + PANE / 2 - 20, first - 16, X["main"] + PANE / 2 - 20, 28)
-    drawing.text(X["main"] + PANE / 2 - 12, 56, "status, metrics", 11, anchor="start")
+    drawing.text(X["main"] + PANE / 2 - 12, 56, "status, orders, metrics", 11, anchor="start")
     drawing.text(X["edge"] + PANE / 2, 20, "Prometheus", 12, bold=True)
     drawing.arrow(X["edge"] + PANE / 2, first - 16, X["edge"] + PANE / 2, 28)
     drawing.text(X["edge"] + PANE / 2 - 8, 56, "metrics", 11, anchor="end")
@@ -236,7 +236,14 @@ def draw_deployment() -> str:
         drawing.text(X[name] + PANE / 2, first + 10, title, 14, bold=True)
         drawing.text(X[name] + PANE / 2, first + 30, f"holds units {start} to {stop - 1}", 12)
         _draw_units(drawing, X[name] + 24, first + 42, range(start, stop), range(low, high))
-    duties = ("trains a copy of the", "tail for each client", "plans cuts, drops at tau", "keeps the run folder")
+    duties = (
+        "trains a copy of the",
+        "tail for each client,",
+        "one batch at a time,",
+        "plans cuts, drops at tau,",
+        "benches, takes orders,",
+        "keeps the run folder",
+    )
     for place, words in enumerate(duties):
         drawing.text(X["main"] + PANE / 2, first + 96 + 20 * place, words, 12)
     for place, words in enumerate(("hands out heads,", "sums those that come back")):
