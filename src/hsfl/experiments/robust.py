@@ -4,7 +4,6 @@ A small study of our own, on scikit-learn's digits: nothing is downloaded. Where
 with the scale `full`, HSFL with a small cut stands beside it, whose attackers hold a head alone. Runs are in `runs/`, a line for each in a CSV.
 """
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -132,13 +131,6 @@ def _result(path: Path) -> tuple[float, str]:
     status, rounds = folder.ended().status, folder.rounds()
     accuracy = rounds[-1].test_accuracy if rounds and status != "diverged" else None
     return (1 / NUM_CLASSES if accuracy is None else accuracy), status
-
-
-def read_robust_runs(path: Path) -> list[RobustRun]:
-    """The lines of the study's CSV."""
-    kinds = {"share": float, "seed": int, "accuracy": float}
-    rows = csv.DictReader(path.read_text().splitlines())
-    return [RobustRun(**{name: kinds.get(name, str)(text) for name, text in row.items()}) for row in rows]
 
 
 def mean_accuracy(runs: Sequence[RobustRun], held: str, attack: str, rule: str, share: float) -> Estimate:

@@ -247,8 +247,9 @@ def test_fig5_trends(tmp_path: Path) -> None:
     assert (np.diff(series_s(rows, study.axes[0])) > 0).all()
 
 
-def test_configs_are_values() -> None:
-    assert len(fig4.fig4_configs("quick")) == 10 * 16  # three axes of six values that share one
-    assert len(fig5.fig5_configs("quick")) == 20 * 6
-    assert {config.network.main_power_w for config in fig4.fig4_configs("quick")} == {25, 50, 100, 150, 200, 250}
-    assert {config.train.tau_s for config in fig4.fig4_configs("full")} == {None}
+def test_a_study_is_made_of_configs() -> None:
+    quick, full = ([point.config for point in points(fig4.fig4_study(scale))] for scale in ("quick", "full"))
+    assert len(quick) == 10 * 16  # three axes of six values that share one
+    assert len(list(points(fig5.fig5_study("quick")))) == 20 * 6
+    assert {config.network.main_power_w for config in quick} == {25, 50, 100, 150, 200, 250}
+    assert {config.train.tau_s for config in full} == {None}

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 
-from hsfl.config import RunConfig
 from hsfl.errors import known_name
 from hsfl.experiments.common import SCALES, Outcome, Say, Trend
 from hsfl.experiments.latency import latency_study
@@ -38,11 +37,6 @@ def fig4_study(scale: str, num_seeds: int | None = None) -> LatencyStudy:
         return LatencyStudy(latency_study.paper_base(4), few, POLICIES, max(2, num_seeds or 0), 3)
     fleets, channels = (10, 10) if scale == "quick" else (30, 20)
     return LatencyStudy(latency_study.paper_base(10), axes, POLICIES, max(fleets, num_seeds or 0), channels)
-
-
-def fig4_configs(scale: str, num_seeds: int | None = None) -> list[RunConfig]:
-    """One config for each fleet and value."""
-    return [point.config for point in latency_study.points(fig4_study(scale, num_seeds))]
 
 
 def reproduce_fig4(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from hsfl.config import RunConfig
 from hsfl.errors import known_name
 from hsfl.experiments.common import SCALES, Outcome, Say, Trend
 from hsfl.experiments.latency import latency_study
@@ -38,11 +37,6 @@ def fig5_study(scale: str, num_seeds: int | None = None) -> LatencyStudy:
         return LatencyStudy(latency_study.paper_base(4), (levels,), POLICIES, max(6, num_seeds or 0), 3)
     fleets, channels = (20, 10) if scale == "quick" else (60, 20)
     return LatencyStudy(latency_study.paper_base(10), (LEVELS,), POLICIES, max(fleets, num_seeds or 0), channels)
-
-
-def fig5_configs(scale: str, num_seeds: int | None = None) -> list[RunConfig]:
-    """One config for each fleet and level."""
-    return [point.config for point in latency_study.points(fig5_study(scale, num_seeds))]
 
 
 def reproduce_fig5(out: Path, scale: str, num_seeds: int | None, say: Say) -> Outcome:
