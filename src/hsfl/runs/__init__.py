@@ -1,4 +1,4 @@
-"""The life of a run: prepare what the config names (`prepare`, `client_data`, `from_plan`), begin or resume (`resume`), train round by
+"""The life of a run: prepare what the config names (`prepare`, `client_data`, `from_plan`), choose an engine (`engine_choice`), begin or resume (`resume`), train round by
 round (`loop`) within the budget (`budget`), tell of it (`progress`, `cuts_and_allocation`), test or write its model (`export`), and make it
 again from its records (`replay`). `method_extras` and `planned_extras` say what a method sends besides, `server_timing` times a server's end
 of a round. `prediction_check` sets a plan beside what runs took, `prediction_ranking` several of them. `run_folder` is what a run leaves
