@@ -153,7 +153,7 @@ DEVICE = '[[device]]\nname = "a"\n'
         (DEVICE + "compute = 1e9\nflops_per_cycle = 2\n", ("both compute and flops_per_cycle",)),
         (DEVICE + "cpu = 1e9\nflops_per_cycle = 0\n", ("flops_per_cycle is 0",)),
         (DEVICE + 'cpu = 1e9\nmemory = "1KiB"\nup = 1e6\ndown = 1e6\n',
-         ("device 'a'", "no feasible cut", "storage is 8192 bits", "cut 1 needs 1 MiB")),
+         ("device 'a'", "no feasible cut", "storage is 1.024 kB", "cut 1 needs 1.049 MB")),
         (DEVICE + "cpu = 1e9\nmax_cut = 4\nup = 1e6\ndown = 1e6\n", ("max_cut of a is 4", "3 units")),
         (DEVICE + "cpu = 1e9\nup = 1e6\n", ("device 'a' has no down", 'network.kind = "measured"')),
         ("[[device]]\ncpu = 1e9\n", ("device 1 has no name", "up to 60")),

@@ -136,7 +136,7 @@ def test_check_the_plan(hospital: Path) -> None:
         ('"38 GFLOP/s"', '"38 GFLIP/s"', ("fleet.toml", "'ward-1'", "compute is '38 GFLIP/s'", "unit 'GFLIP/s'")),
         ('"38 GFLOP/s"', '"-38 GFLOP/s"', ("compute is '-38 GFLOP/s'", "above 0")),
         ('name = "ward-2"', 'name = "ward-1"', ("two devices", "name 'ward-1'")),
-        ('memory = "4GiB"', 'memory = "4MiB"', ("device 'archive'", "no feasible cut", "storage is 4 MiB", "cut 1")),
+        ('memory = "4GiB"', 'memory = "4MiB"', ("device 'archive'", "no feasible cut", "storage is 4.194 MB", "cut 1")),
         ('up = "50Mbps"\n', "", ("device 'reception'", "has no up")),
         ("[[device]]", "[[devices]]", ("'devices' is unknown", "did you mean device?")),
     ],

@@ -198,7 +198,7 @@ def check_unpacked(path: Path, most_bytes: int) -> None:
         size = sum(member.file_size for member in packed.infolist())
     if size > most_bytes:
         raise InputError(
-            f"{path} unpacks to {size / 2**30:.3g} GiB, at most {most_bytes / 2**30:.3g} are read; is it whole?"
+            f"{path} unpacks to {size / 1e9:.3g} GB, at most {most_bytes / 1e9:.3g} are read; is it whole?"
         )
 
 

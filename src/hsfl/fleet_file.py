@@ -256,9 +256,9 @@ MISSING_LINKS = (
 
 
 def _size_text(bits: float) -> str:
-    """Bits as text in MiB, from 10 GiB on in GiB: 2^33 -> 1024MiB. The size is rounded down, so that a device never
+    """Bits as text in MB, from 10 GB on in GB: 8e9 -> 1000MB. The size is rounded down, so that a device never
     promises more memory than it has."""
-    return f"{int(bits / 8 / 2**20)}MiB" if bits < 8 * 2**30 * 10 else f"{int(bits / 8 / 2**30)}GiB"
+    return f"{int(bits / 8e6)}MB" if bits < 8e10 else f"{int(bits / 8e9)}GB"
 
 
 def device_entry(

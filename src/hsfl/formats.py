@@ -68,12 +68,12 @@ def percent(fraction: float, digits: int = 2, sign: bool = False) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """1536 -> 1.5 KiB."""
-    for unit in ("B", "KiB", "MiB"):
-        if num_bytes < 1024:
+    """1536 -> 1.536 kB. Tables count kB, MB and GB in tens, too."""
+    for unit in ("B", "kB", "MB"):
+        if num_bytes < 999.95:
             return f"{num_bytes:.4g} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:.4g} GiB"
+        num_bytes /= 1000
+    return f"{num_bytes:.4g} GB"
 
 
 def giga(value: float) -> str:

@@ -92,7 +92,7 @@ def test_calls_answer_what_their_folders_give(place: Path, tmp_path: Path) -> No
     assert not (tmp_path / "sweep/report.html").exists()
     planned = package.plan(tiny(), PLAN, out=tmp_path / "plan")
     assert package.open(tmp_path / "plan") == planned
-    told = ("seconds", "notes")
+    told = ("search_s", "notes")
     assert {name: value for name, value in plain(planned.to_json()).items() if name not in told} == {
         name: value for name, value in printed(place, "plan").items() if name not in told
     }

@@ -539,5 +539,5 @@ def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch:
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros((400, 4), np.float32), y=np.arange(400) % 2)
     assert len(load_dataset(f"npz:{tmp_path / 'a.npz'}").train_y) > 0
     monkeypatch.setattr("hsfl.data.readers.npz.MOST_BYTES", 1000)
-    with raises(InputError, "a.npz", "GiB", "at most"):
+    with raises(InputError, "a.npz", "GB", "at most"):
         load_dataset(f"npz:{tmp_path / 'a.npz'}")

@@ -67,7 +67,7 @@ def test_storage_means_parameters_or_training():
 @pytest.mark.parametrize(
     ("make", "parts"),
     [
-        (lambda: devices.max_cuts(COST, [200, 95]), ("client 1", "storage is 95 bits", "cut 1")),
+        (lambda: devices.max_cuts(COST, [200, 95]), ("client 1", "storage is 11.88 B", "cut 1")),
         (lambda: devices.max_cuts(COST, [200, -1]), ("storage_bits", "client 1 is -1")),
         (lambda: devices.max_cuts(COST, [200], "disk"), ("storage is 'disk'", "training or parameters")),
         (lambda: devices.max_cuts(replace(COST, memory_bits=None), [1]), ("cost table", "storage 'training'")),

@@ -161,7 +161,7 @@ def test_notes_about_maps(tmp_path):
     data = maps()
     given = ["data.name=own", "data.partition=given"]
     notes = prepare(read_config(None, [*MAPS, *given]), data, skipping()).notes
-    names(notes[0], "targets of 64 B", "1 KiB or more", "neither counted nor timed")
+    names(notes[0], "targets of 64 B", "1.024 kB or more", "neither counted nor timed")
     whole = prepare(read_config(None, ["framework=fl", *MAPS[:1], *MAPS[2:], *given]), data, skipping())
     assert whole.notes == ()
     absent = replace(data, test_y=np.minimum(data.test_y, 1), classes=("dark", "bright", "within"))

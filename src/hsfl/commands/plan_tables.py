@@ -33,7 +33,7 @@ def show_plan(answer: Any) -> None:
     out_console.print()
     out_console.print(
         f"{answer.policy}: a round takes {seconds(answer.round_s, 5)} on average over {rounds}; {cuts} "
-        f"can beat {seconds(answer.lower_bound_s, 5)} (gap {percent(answer.gap)}); cuts chosen in {took(answer.seconds)}",
+        f"can beat {seconds(answer.lower_bound_s, 5)} (gap {percent(answer.gap)}); cuts chosen in {took(answer.search_s)}",
         soft_wrap=True,
     )
     for note in answer.notes:

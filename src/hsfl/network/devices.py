@@ -12,6 +12,7 @@ import numpy as np
 from hsfl import fleet_file
 from hsfl.errors import InputError
 from hsfl.fleet_file import Device
+from hsfl.formats import size
 from hsfl.models.cost_table import CostTable
 from hsfl.network import given_numbers
 from hsfl.network.latency import UnitWork
@@ -140,14 +141,10 @@ def max_cuts(cost: CostTable, storage_bits: Array, storage: str = "training", mi
     if not fits[:, 0].all():
         k = int(fits[:, 0].argmin())
         raise InputError(
-            f"client {k} has no feasible cut: its storage is {_size(storage_bits[k])} and cut {min_cut} needs "
-            f"{_size(need_bits[min_cut])} ({storage}); give it more storage, a smaller batch, or leave it out"
+            f"client {k} has no feasible cut: its storage is {size(storage_bits[k] / 8)} and cut {min_cut} needs "
+            f"{size(need_bits[min_cut] / 8)} ({storage}); give it more storage, a smaller batch, or leave it out"
         )
     return min_cut + fits.sum(axis=1) - 1
-
-
-def _size(bits: float) -> str:
-    return f"{bits:.4g} bits" if bits < 8 * 2**20 else f"{bits / 8 / 2**20:.5g} MiB"
 
 
 def draw_fleet(

@@ -309,7 +309,7 @@ class PlanRecord:
     clients: list[PlannedClient]
     baselines_s: dict[str, Number]
     num_samples: Count
-    seconds: Number
+    search_s: Number
     notes: list[str]
     assumed: list[str]
     why: Held | None

@@ -83,13 +83,13 @@ def learning_figure(comparison: Comparison, quantity: str | None = None) -> "Fig
         time_axes, round_axes = figure.subplots(1, 2, sharey=True)
         over_time = _draw_curves(time_axes, comparison, quantity, "time", (1 / unit_s, y_scale), styles)
         over_rounds = _draw_curves(round_axes, comparison, quantity, "rounds", (1.0, y_scale), styles)
-        if y_scale == 100.0 or quantity in LOSSES:
-            _end_axis_at_limits(time_axes, 0.0, 100.0 if y_scale == 100.0 else math.inf)
         ends = over_time.ends
         time_axes.set_xlim(0, 1.01 * max((end.x for end in ends), default=1.0))  # room for the last marker
         round_axes.set_xlim(left=0)
         if comparison.target is not None and quantity == comparison.metric.name:
             ends.append(_draw_target(time_axes, round_axes, comparison, y_scale * comparison.target))
+        if y_scale == 100.0 or quantity in LOSSES:  # last, since the axis grows no more then
+            _end_axis_at_limits(time_axes, 0.0, 100.0 if y_scale == 100.0 else math.inf)
         if all(len(end.text) <= LONGEST_NAME for end in ends):  # else the legend alone, or no room is left
             _label_ends(time_axes, ends)
         y_label = Y_LABELS.get(quantity) or metric_title(metrics[quantity])

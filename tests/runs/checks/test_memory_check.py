@@ -33,7 +33,7 @@ def table_bits(bench: Bench) -> float:
 def test_more_than_the_machine_has_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(*WIDE)
     memory(monkeypatch, table_bits(prepare(config)) / 2)
-    with raises(InputError, "batches of 16", "MiB", "train.batch_size", "smaller samples"):
+    with raises(InputError, "batches of 16", "MB", "train.batch_size", "smaller samples"):
         train_run(config, tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
 

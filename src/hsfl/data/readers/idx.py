@@ -53,7 +53,7 @@ def read_idx(path: Path, way_out: str) -> np.ndarray:
         shape = tuple(np.frombuffer(file.read(4 * magic[3]), ">u4").tolist())
         size = math.prod(shape)
         if size > MOST_BYTES:
-            raise InputError(f"{path} claims {size / 2**30:.3g} GiB, more than any such set has; {way_out}")
+            raise InputError(f"{path} claims {size / 1e9:.3g} GB, more than any such set has; {way_out}")
         values = file.read(size + 1)  # one more: too long is as wrong as too short
         if len(shape) != magic[3] or len(values) != size:
             raise InputError(

@@ -199,7 +199,7 @@ def empty_images(num_images: int, mode: str, size: Size, source: str | Path) -> 
     num_bytes = int(np.prod(shape, dtype=np.int64))
     if num_bytes > MAX_BYTES:
         raise InputError(
-            f"{source}: {num_images} images of {size[0]}x{size[1]} take {num_bytes / 2**30:.0f} GiB; "
+            f"{source}: {num_images} images of {size[0]}x{size[1]} take {num_bytes / 1e9:.0f} GB; "
             "set data.image_size to something smaller"
         )
     return np.empty(shape, np.uint8)

@@ -49,7 +49,7 @@ class Plan:
     clients: list[ClientPlan]
     baselines_s: dict[str, float]  # mean round on the same samples, by policy
     num_samples: int
-    seconds: float  # the search
+    search_s: float  # real time, to choose the cuts
     notes: list[str]  # settings that a plan leaves aside, and warnings
     why: Why | None = (
         None  # the client on which the round hangs most; of a crowd, the straggler of the last sampled round
@@ -118,7 +118,7 @@ def make_plan(
         clients=clients,
         baselines_s=means,
         num_samples=len(proposed.round_s),
-        seconds=proposed.seconds,
+        search_s=proposed.seconds,
         notes=[note for note in notes if note],
         why=why,
         other_cut=other_cut,
@@ -198,7 +198,7 @@ def _plan_crowd(config: RunConfig, world: World, num_samples: Array, progress: O
         clients=[],
         baselines_s=means,
         num_samples=len(planned.rounds),
-        seconds=planned.seconds,
+        search_s=planned.search_s,
         notes=[note for note in notes if note],
         why=why,
         crowd=crowd,

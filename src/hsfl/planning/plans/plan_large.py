@@ -51,7 +51,7 @@ class CrowdRounds:
     cuts: tuple[int, ...]  # [K]
     clock: RoundClock
     rounds: list[Clocked]  # [S]
-    seconds: float  # of real time, to choose the cuts
+    search_s: float  # of real time, to choose the cuts
     note: str | None  # what to say of a search for cuts that its time limit stopped
 
     @property

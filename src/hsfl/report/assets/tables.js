@@ -150,7 +150,7 @@ function drawPlans(plans, charts) {
     if (plan.words) body.append(h("p", {}, plan.words));
     body.append(h("dl", { class: "cards" }, card("A round", seconds(plan.round_s), `mean of ${plan.num_samples} ${plan.crowd ? "sampled rounds" : "samples"}`, "plan_round_s"),
       card("Nothing can beat", seconds(plan.lower_bound_s), plan.crowd ? "with these cuts" : "whatever the cuts", "plan_bound_s"), card("Proven gap", percent(plan.gap), null, "plan_gap"),
-      card("Searched for", seconds(plan.seconds), `policy ${plan.policy}`)), ...plan.notes.map((note) => h("p", { class: "note" }, note)));
+      card("Searched for", seconds(plan.search_s), `policy ${plan.policy}`)), ...plan.notes.map((note) => h("p", { class: "note" }, note)));
     if (plan.crowd) drawPlannedCrowd(plan.crowd, body);
     else drawPlannedClients(plan, body, charts);
     if (plan.why_words) body.append(h("p", { "data-key": "plan_why" }, plan.why_words));
