@@ -354,3 +354,9 @@ def test_the_command_as_a_process(tmp_path):
     assert done.stderr.count("\n") == 1
     names(done.stderr, "error: ", "fleet.cuts[0] is 6", "5 units", "choose up to 5", "set fleet.cuts=max_cut")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_command_ends_without_another_look_through_memory():
+    program = "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 1000)); from hsfl.cli import app; app(['--version'])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "True"

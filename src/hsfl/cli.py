@@ -1,5 +1,7 @@
 """The `hsfl` command: all commands of `hsfl.commands` joined, and `--version`."""
 
+import atexit
+import gc
 import sys
 from typing import Annotated, Any
 
@@ -29,6 +31,8 @@ class Command(TyperGroup):
     """All of `hsfl`, which ends with the exit code that it was given."""
 
     def main(self, *args: Any, **options: Any) -> Any:
+        atexit.unregister(gc.freeze)
+        atexit.register(gc.freeze)  # else Python looks through all that torch has loaded once more, which takes most of a second
         try:
             return super().main(*args, **options)
         finally:

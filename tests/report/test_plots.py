@@ -213,3 +213,11 @@ def test_a_wrong_quantity_lists_each_one_once(comparison):
         plots.learning_figure(comparison, "speed")
     known = str(caught.value).rpartition("one of ")[2].split(", ")
     assert len(known) == len(set(known)) >= 4
+
+
+@pytest.mark.parametrize("target", [0.9, 0.1])
+def test_a_target_far_from_all_curves_is_on_the_axis(tmp_path, target):
+    write_run(tmp_path, "hsfl", 0, records([0.41, 0.42]))
+    over_time, _ = plots.learning_figure(read_comparison(tmp_path, target)).axes
+    low, high = over_time.get_ylim()
+    assert low < 100 * target < high
