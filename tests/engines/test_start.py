@@ -31,9 +31,6 @@ class Wrapped(hsfl.HSFL):
 class Stranger(hsfl.FrameworkBase):
     copy_per_client = True
 
-    def __init__(self, task):
-        self.task, self.cuts = task, task.cuts
-
     def init(self):
         raise NotImplementedError
 

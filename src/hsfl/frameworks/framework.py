@@ -174,8 +174,10 @@ class FrameworkBase:
 
     copy_per_client = False  # the main server keeps a copy of its side for each client and averages once a round
     hands_on_heads = False  # clients take turns, so that a client must get the new head again to estimate statistics
-    task: Task
     cuts: tuple[int, ...]
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.cuts = task, task.cuts
 
     @classmethod
     def arrange(cls, config: RunConfig, world: World, one_cut: int, num_samples: np.ndarray) -> Arrangement:
