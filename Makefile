@@ -1,4 +1,4 @@
-# make demo       HSFL, SplitFed V1 (with the same allocation, and as published), FL and SL on scikit-learn's digits (one to four minutes); ends with a page
+# make demo       HSFL, SplitFed V1 (with the same allocation, and as published), FL and SL on scikit-learn's digits (one to seven minutes); ends with a page
 # make test       lint, types, tests
 # make test-slow  what takes longer: learning on real data, faults of real processes, Ray, transformers, benchmarks' smoke runs, the page in a browser
 # Each installs what it needs into .venv, once; it installs again when the pins or the package's metadata change.
