@@ -67,7 +67,10 @@ def test_a_seat_that_the_run_does_not_have_is_refused(tmp_path: Path) -> None:
     [
         ({"model": {"name": "mlp", "input": [1, 900, 900]}}, ("(1, 900, 900)", "model.input")),
         ({"train": {"local_epochs": 9999.0}}, ("9999 epochs", "train.local_epochs")),
-        ({"model": {"name": "vit"}, "options": {"vit": {"width": 8192, "depth": 4, "patch": 2}}}, ("model", "16.78 MB")),
+        (
+            {"model": {"name": "vit"}, "options": {"vit": {"width": 8192, "depth": 4, "patch": 2}}},
+            ("model", "16.78 MB"),
+        ),
     ],
 )
 def test_no_memory_is_taken_for_what_does_not_fit(

@@ -127,7 +127,7 @@ def lies_on(curves: Sequence[tuple[Array, Array]]) -> list[int]:
     """For each curve (x, y), the number of the first curve that it coincides with; its own number if there is none. Over rounds
     HSFL, SplitFed V1 and FL are one curve.
 
-    Two curves coincide if they are both known in at least two points and are the same wherever both are known.
+    Two curves coincide if they have at least two points in common, or are a point each, and are the same wherever both are known.
     """
     values = [y[np.isfinite(y)] for _, y in curves]
     known = np.concatenate([y for y in values if len(y)] or [np.zeros(1)])
@@ -141,7 +141,7 @@ def lies_on(curves: Sequence[tuple[Array, Array]]) -> list[int]:
 
 def _coincide(x: Array, y: Array, other_x: Array, other_y: Array, close: float) -> bool:
     common_x, at, other_at = np.intersect1d(x, other_x, return_indices=True)
-    if len(common_x) < min(2, len(x), len(other_x)) or not len(common_x):
+    if len(common_x) < min(2, max(len(x), len(other_x))) or not len(common_x):
         return False
     both_known = np.isfinite(y[at]) & np.isfinite(other_y[other_at])
     return bool(both_known.any() and (np.abs(y[at] - other_y[other_at])[both_known] <= close).all())

@@ -98,14 +98,14 @@ const errorBar = (x, low, high, colour) => s("path", { class: "interval", d: `M$
 
 const ANY_VALUE = [-Infinity, Infinity];
 
-// For each curve, the number of the first curve that it coincides with, its own number if there is none. Curves coincide if they are
-// the same wherever both are known.
+// For each curve, the number of the first curve that it coincides with, its own number if there is none. Curves coincide if they have
+// at least two points in common, or are a point each, and are the same wherever both are known.
 function liesOn(curves) {
   const ys = curves.flat().map((point) => point.y), close = 0.004 * (Math.max(...ys) - Math.min(...ys) || Math.abs(ys[0]) || 1), firsts = [];
   curves.forEach((points, place) => {
     const same = (of) => {
       const at = new Map(curves[of].map((point) => [point.x, point.y])), both = points.filter((point) => at.has(point.x));
-      return both.length >= Math.min(2, points.length, at.size) && both.every((point) => Math.abs(point.y - at.get(point.x)) <= close);
+      return both.length >= Math.min(2, Math.max(points.length, at.size)) && both.every((point) => Math.abs(point.y - at.get(point.x)) <= close);
     };
     const first = curves.findIndex((_, of) => of < place && firsts[of] === of && same(of));
     firsts.push(first < 0 ? place : first);
