@@ -1,7 +1,5 @@
 """The `hsfl` command: all commands of `hsfl.commands` joined, and `--version`."""
 
-import atexit
-import gc
 import sys
 from typing import Annotated, Any
 
@@ -27,19 +25,10 @@ from hsfl.commands import (
 )
 
 
-def _freeze() -> None:
-    """Spare Python, at its end, one more look through all that torch has loaded, which takes most of a second. Not where a package was
-    made by nanobind (triton): it would report everything as leaked."""
-    if not any("nanobind." in type.__repr__(kind) for kind in type.__subclasses__(type)):
-        gc.freeze()
-
-
 class Command(TyperGroup):
     """All of `hsfl`, which ends with the exit code that it was given."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        atexit.unregister(_freeze)
-        atexit.register(_freeze)
         try:
             return super().main(*args, **options)
         finally:

@@ -32,7 +32,7 @@ def why(phase: str, per_second: float = 1.0) -> Why:
     ],
 )
 def test_the_setting_that_decides_the_longest_phase(changes: list[str], reason: Why | None, suspect: str) -> None:
-    names(unit_note(tiny(*changes), 2 * LONGEST_S, reason), "20 days", suspect)
+    names(unit_note(tiny(*changes), 2 * LONGEST_S, reason), "2 days", suspect)
     names(unit_note(tiny(*changes), SHORTEST_S / 2, reason), "5e-07 s", suspect)
 
 

@@ -64,7 +64,13 @@ def test_nothing_is_split_at_the_models_end(changes: list[str], parts: list[str]
 
 
 @pytest.mark.parametrize(
-    "changes", [["framework=fl"], ["framework=sl", "fleet.cuts=5"], ["framework=splitfed_v1", "fleet.cuts=4"], []]
+    "changes",
+    [
+        ["framework=fl", "fleet.max_cut=5"],
+        ["framework=sl", "fleet.cuts=5"],
+        ["framework=splitfed_v1", "fleet.cuts=4"],
+        [],
+    ],
 )
 def test_who_splits_or_never_said_so_hears_nothing(changes: list[str]) -> None:
     assert notes_of(tiny(CHARGED, *changes)) == []
@@ -74,3 +80,11 @@ def test_a_wrong_unit_is_said_at_the_start(tmp_path: Path) -> None:
     words = tiny_words("network.sample_scale=10_000", "train.rounds=1", "network.subchannel_hz=1")
     answer = hsfl("run", *words, "--out", tmp_path / "run")
     names(answer.out + answer.err, "days", "network.subchannel_hz = 1")
+
+
+def test_clients_that_train_more_than_they_hold_are_told() -> None:
+    few = (CHARGED, "framework=fl", "fleet.cuts=1", "fleet.max_cut=[1, 3, 5]")
+    (note,) = notes_of(tiny(*few))
+    names(note, "2 of 3 clients", "whole model", "FL", "options.fl.needs_storage=true")
+    assert notes_of(tiny(*few, "options.fl.needs_storage=true")) == []
+    assert notes_of(tiny(CHARGED, "fleet.cuts=1", "fleet.max_cut=[1, 3, 5]")) == []

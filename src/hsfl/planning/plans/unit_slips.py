@@ -9,7 +9,7 @@ from hsfl.network.clock import Why
 from hsfl.planning.fleet_from_file import to_other_server
 from hsfl.quantities import quantity_text
 
-LONGEST_S = 10 * 86_400.0  # nobody waits longer for a round
+LONGEST_S = 86_400.0  # nobody waits longer for a round
 SHORTEST_S = 1e-6
 LEAST_PER_HZ = 1e-3  # bits per second and hertz: below, a link is slow for its noise, not for its band
 PHASES = {

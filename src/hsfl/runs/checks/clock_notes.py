@@ -1,5 +1,6 @@
 """What a person should know of a run's simulated seconds before its first round, where the numbers are legal but would mislead."""
 
+from hsfl.formats import count
 from hsfl.framework_table import method
 from hsfl.frameworks.framework import Framework
 from hsfl.planning.plans.unit_slips import unit_note
@@ -9,9 +10,11 @@ from hsfl.runs.prepare import Bench
 
 
 def clock_notes(bench: Bench, framework: Framework, clock: RoundClock) -> list[str]:
-    """Whether the clock charges a subset of the data, whether nothing is split, and whether a unit is probably wrong."""
+    """Whether the clock charges a subset of the data, whether nothing is split, whether clients train more than they can hold, and whether a
+    unit is probably wrong."""
     config, chosen = bench.task.config, clock.chosen(0)
     timeline, notes = clock.round(0, chosen)[0], [bench.subset_note, _whole_model_note(bench, framework)]
+    notes.append(_storage_note(bench))
     if timeline.kept.any():  # else tau ended the round
         notes.append(unit_note(config, timeline.round_s, explain_straggler(clock, 0, chosen)))
     return [note for note in notes if note]
@@ -28,3 +31,15 @@ def _whole_model_note(bench: Bench, framework: Framework) -> str | None:
     if not framework.extras().heads_travel:
         alike = "averages nothing: each client trains a model of its own"
     return f"every cut is {num_units}, the model's end, so {row.title} {alike}; lower {setting} to split the model"
+
+
+def _storage_note(bench: Bench) -> str | None:
+    """A note where clients train a whole model that they cannot hold, as FL of the paper does."""
+    row, fleet = method(bench.task.config.framework), bench.world.fleet
+    num_short = int((~fleet.can_hold(bench.task.num_units)).sum())
+    if row.timing.cut != "whole" or not num_short or bench.task.config.options.fl.needs_storage:
+        return None
+    return (
+        f"{num_short} of {count(fleet.num_clients, 'client')} cannot hold the whole model, which {row.title} trains on them all the same; "
+        "set options.fl.needs_storage=true to leave them out"
+    )
