@@ -74,7 +74,7 @@ class Fitness:
         shape = (2, len(scenarios), self.scenario.num_subchannels)
         self.owners = np.full(shape, -1)
         if self.scenario.sharing == "exclusive":
-            start = np.full(self.scenario.num_clients, self.scenario.min_cut)
+            start = self.scenario.rows.argmax(axis=1)  # the first that each client may take
             packed_samples.warm_owners(self.samples, start, self.owners)
 
     def __call__(self, cuts: Array) -> Array:
