@@ -59,6 +59,9 @@ class World:
     seed: int  # of devices and channel
     speed_std: float  # of a client's speed from round to round, relative
     codecs: tuple[str, ...] = (NONE,)  # of each block of the cost table, as `codec_table.read_pair` reads them
+    own_codecs: bool = (
+        False  # whether each client has a codec of its own, given or chosen; else everybody has the one of the settings
+    )
     usable: Array | None = None  # [rows of the cost table] bool: those that any client may take at all; None: all
 
     def rows(self, min_cut: int) -> Array:
@@ -75,8 +78,8 @@ class World:
         return rows
 
     def codecs_of(self, rows: Array) -> tuple[str, ...]:
-        """The codec of each client that has these rows [K]; nothing where all clients have the same one anyway."""
-        if self.cost.num_blocks == 1:
+        """The codec of each client that has these rows [K]; nothing where clients have none of their own."""
+        if not self.own_codecs:
             return ()
         blocks = np.where(self.cost.cuts_of(rows) < self.cost.num_units, self.cost.blocks_of(rows), -1)
         return tuple(NONE if block < 0 else self.codecs[block] for block in blocks)
@@ -147,16 +150,10 @@ def world_of(config: RunConfig, cost: CostTable) -> World:
         end,
         None if end is None else end.beside(tests_per_round(config.train)),
     )
+    own_codecs = not method(config.framework).pools_data and (len(allowed) > 1 or config.link.codecs is not None)
+    codecs = tuple(allowed)[: cost.num_blocks]
     return World(
-        cost,
-        fleet,
-        servers,
-        links,
-        recorded,
-        config.fleet_seed,
-        network.speed_std,
-        tuple(allowed)[: cost.num_blocks],
-        usable,
+        cost, fleet, servers, links, recorded, config.fleet_seed, network.speed_std, codecs, own_codecs, usable
     )
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic reads that of `typing` from Python 3.12 on
 
-from hsfl.formats import QUANTILES
+from hsfl.formats import QUANTILES, cut_words
 from hsfl.network.clock import Why
 from hsfl.tasks import ACCURACY, Metric
 
@@ -154,6 +154,11 @@ class RoundRecord:
     @property
     def num_clients(self) -> int:
         return len(self.cuts) if self.crowd is None else self.crowd["num_clients"]
+
+    @property
+    def cut_labels(self) -> list[str]:
+        """The cut of each client for people, [K], with its codec where clients have different ones."""
+        return [cut_words(cut, codec) for cut, codec in zip(self.cuts, self.codecs or [None] * len(self.cuts))]
 
     @property
     def num_started(self) -> int:
