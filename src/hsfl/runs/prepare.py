@@ -31,7 +31,7 @@ from hsfl.models.units import SplitModel
 from hsfl.models.weights_file import load_init_weights
 from hsfl.models.zoo import build
 from hsfl.network.devices import MANY_CLIENTS
-from hsfl.planning.cuts import check_codecs, check_cuts, choose_cuts, choose_one_cut
+from hsfl.planning.cuts import check_codecs, check_cuts, choose_cuts, choose_one_cut, given_rows
 from hsfl.planning.fair_defaults import without_auto
 from hsfl.planning.rounds.allocators import policy_of
 from hsfl.planning.rounds.participation import CutTask
@@ -128,7 +128,9 @@ def _cuts(
     if before is not None:
         cuts = check_cuts("the run's cuts (cuts.json)", tuple(before.cuts), config.fleet.min_cut, world)
         check_codecs(config, world)
-        if (len(before.codecs or cuts) != len(cuts)) or (before.codecs is None and world.cost.num_blocks > 1):
+        if before.codecs is None and config.link.codecs is not None:
+            return given_rows(config, world, cuts), before.note
+        if (len(before.codecs or cuts) != len(cuts)) or (before.codecs is None and world.own_codecs):
             raise InputError(
                 f"the run's cuts (cuts.json) have {len(before.codecs or ())} codecs for {len(cuts)} clients; put the original file back"
             )

@@ -62,7 +62,7 @@ def tail(kit: ModelKit) -> Tail:
 
 def batch(kit: ModelKit, size: int = 8) -> dict[str, Tensor]:
     smashed = torch.rand(size, *kit.shapes[CUT])
-    return pack_coded("smashed", smashed, kit.codecs.up, UP, None) | {"labels": torch.arange(size) % 10}
+    return pack_coded("smashed", smashed, kit.codecs_of(0).up, UP, None) | {"labels": torch.arange(size) % 10}
 
 
 def test_a_step_is_answered_with_a_coded_gradient() -> None:
@@ -129,7 +129,7 @@ def test_names_of_a_batch() -> None:
 def test_a_number_that_is_none_travels_as_it_is_and_is_refused_there() -> None:
     kit = coded_kit(up="float16")
     smashed = torch.full((8, *kit.shapes[CUT]), math.inf)
-    arrays = pack_coded("smashed", smashed, kit.codecs.up, UP, None)
+    arrays = pack_coded("smashed", smashed, kit.codecs_of(0).up, UP, None)
     assert set(arrays) == {"smashed"}
     with raises(WireError, "NaN or infinite") as caught:
         tail(kit).compute(arrays | {"labels": torch.zeros(8, dtype=torch.int64)})
