@@ -289,7 +289,8 @@ def _load_plugins(tree: Mapping[str, Any], look: bool) -> None:
         names = [tree.get("framework"), *(sections.get(section, {}).get(field) for section, field in places)]
         link = sections.get("link", {})
         for field in ("allowed", "codecs"):
-            pairs = link.get(field) if isinstance(link.get(field), list | tuple) else ()
+            pairs = link.get(field)
+            pairs = pairs if isinstance(pairs, list | tuple) else ()
             names += [codec for pair in pairs if isinstance(pair, str) for codec in pair.split("/")]
         plugin_names = [
             plugin_name for name in names if isinstance(name, str) for plugin_name in name.partition(":")[0].split("+")

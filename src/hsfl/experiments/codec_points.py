@@ -8,7 +8,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -106,7 +106,7 @@ def _tests_of(key: tuple[str, str, int], path: Path) -> Iterator[CodecTest]:
 
 def read_codec_tests(path: Path) -> list[CodecTest]:
     """The lines of the study's CSV."""
-    kinds = {"data": str, "coding": str, "seed": int, "round": int}
+    kinds: dict[str, Any] = {"data": str, "coding": str, "seed": int, "round": int}
     try:
         rows = list(csv.DictReader(path.read_text().splitlines()))
         return [CodecTest(**{name: kinds.get(name, finite)(text) for name, text in row.items()}) for row in rows]

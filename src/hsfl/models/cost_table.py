@@ -79,11 +79,11 @@ class CostTable(OnScreen):
     def num_units(self) -> int:
         return len(self.model_bits) // self.num_blocks - 1
 
-    def cuts_of(self, rows: Array) -> Array:
+    def cuts_of(self, rows: Array | Sequence[int] | int) -> Array:
         """The cuts of rows. In the first block, a row is a cut."""
         return np.asarray(rows) % (self.num_units + 1)
 
-    def blocks_of(self, rows: Array) -> Array:
+    def blocks_of(self, rows: Array | Sequence[int] | int) -> Array:
         """The blocks of rows."""
         return np.asarray(rows) // (self.num_units + 1)
 

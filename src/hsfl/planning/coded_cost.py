@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -88,9 +89,11 @@ def cost_of_rows(cost: CostTable, links: Sequence[LinkChoices], batch_size: int)
     tables = [coded_cost(cost, choices, batch_size) for choices in links]
     if len(tables) == 1:
         return tables[0]
-    joined = {name: np.concatenate([getattr(table, name) for table in tables]) for name in CODED}
+    joined: dict[str, Any] = {name: np.concatenate([getattr(table, name) for table in tables]) for name in CODED}
     joined["model_down_bits"] = np.concatenate([table.down_bits for table in tables])
-    same = {name: np.tile(column, len(tables)) for name in UNCODED if (column := getattr(cost, name)) is not None}
+    same: dict[str, Any] = {
+        name: np.tile(column, len(tables)) for name in UNCODED if (column := getattr(cost, name)) is not None
+    }
     same["sum_bits"] = np.tile(cost.swapped_bits, len(tables))
     return CostTable(**joined, **same, batch_size=cost.batch_size, num_blocks=len(tables))
 
@@ -101,11 +104,20 @@ def work_of_rows(
     """What measured units take at each row, with the coding; side: client or server."""
     if measured is None:
         return None
-    works = [getattr(coding_work(cost, choices), side) if choices.lossy else None for choices in links]
-    blocks = [measured if work is None else added_work(measured, work) for work in works]
+    blocks = [
+        _with_coding(measured, getattr(coding_work(cost, choices), side) if choices.lossy else None)
+        for choices in links
+    ]
     if len(blocks) == 1:
         return blocks[0]
-    return UnitWork(*(np.concatenate(columns, axis=-1) for columns in zip(*((b.forward, b.backward) for b in blocks))))
+    columns = zip(*((block.forward, block.backward) for block in blocks))
+    return UnitWork(*(np.concatenate(column, axis=-1) for column in columns))
+
+
+def _with_coding(measured: UnitWork, coding: UnitWork | None) -> UnitWork:
+    return (
+        measured if coding is None else UnitWork(measured.forward + coding.forward, measured.backward + coding.backward)
+    )
 
 
 def link_notes(link: LinkSettings) -> list[str]:
@@ -192,13 +204,6 @@ def coding_work(cost: CostTable, choices: LinkChoices) -> CodingWork:
     )
     there, back = numbers * (cost.smashed_bits > 0), numbers * (cost.gradient_bits > 0)
     return CodingWork(UnitWork(there * up[0], back * down[1]), UnitWork(there * up[1], back * down[0]))
-
-
-def added_work(measured: UnitWork | None, coding: UnitWork) -> UnitWork | None:
-    """What units take where they were measured, with the coding; nothing where they were not, since the table's FLOPs have it then."""
-    if measured is None:
-        return None
-    return UnitWork(measured.forward + coding.forward, measured.backward + coding.backward)
 
 
 def _shapes(cost: CostTable) -> Sequence[tuple[int, ...]]:

@@ -124,13 +124,13 @@ def world_of(config: RunConfig, cost: CostTable) -> World:
     config = with_fleet_file(config)
     fleet = _make_fleet(config.fleet, cost, config.fleet_seed)
     if not method(config.framework).pools_data:
-        links, usable = list(allowed.values()), rows_within_points(config.link, cost)
+        blocks, usable = list(allowed.values()), rows_within_points(config.link, cost)
         works = replace(
             works,
-            devices=work_of_rows(cost, links, works.devices, "client"),
-            main_server=work_of_rows(cost, links, works.main_server, "server"),
+            devices=work_of_rows(cost, blocks, works.devices, "client"),
+            main_server=work_of_rows(cost, blocks, works.main_server, "server"),
         )
-        cost = cost_of_rows(cost, links, config.train.batch_size)
+        cost = cost_of_rows(cost, blocks, config.train.batch_size)
     fleet = replace(fleet, work=works.devices)
     network, recorded = config.network, None
     if network.history is not None:

@@ -169,7 +169,7 @@ def _round(
             quality, estimation_s = estimated.quality, parts.clock.estimation_s(round_index, chosen)
             result.bytes.merge(estimated.bytes)
         if not parts.clock.method.pools_data:
-            coded = assess_coded(parts.engine, framework, after, estimated.whole if estimated else None)
+            coded = assess_coded(parts, after, estimated.whole if estimated else None)
     wall_s = time.perf_counter() - began
     record = make_round_record(
         framework, task, round_index, position.sim_time_s, timeline, allocation_note, result, quality, wall_s,
@@ -237,13 +237,11 @@ def assess_estimated(
     return Estimated(whole, engine.evaluate(whole), engine.evaluate(averaged), num_bytes)
 
 
-def assess_coded(
-    engine: Engine, framework: Framework, state: State, estimated: UnitState | None = None
-) -> Quality | None:
+def assess_coded(parts: Parts, state: State, estimated: UnitState | None = None) -> Quality | None:
     """How good the joined model is when it is split and smashed data go through their codec: the mean over the clients, each with its own
     cut and codec. None where no client has a cut at which something is coded. estimated: the joined model with other statistics of
     BatchNorm."""
-    task = framework.task
+    engine, framework, task = parts.engine, parts.framework, parts.bench.task
     codecs = task.up_codecs()
     if all(codec == NONE or cut == task.num_units for cut, codec in zip(framework.cuts, codecs)):
         return None

@@ -158,7 +158,9 @@ class RoundRecord:
     @property
     def cut_labels(self) -> list[str]:
         """The cut of each client for people, [K], with its codec where clients have different ones."""
-        return [cut_words(cut, codec) for cut, codec in zip(self.cuts, self.codecs or [None] * len(self.cuts))]
+        if self.codecs is None:
+            return [cut_words(cut, None) for cut in self.cuts]
+        return [cut_words(cut, codec) for cut, codec in zip(self.cuts, self.codecs)]
 
     @property
     def num_started(self) -> int:
