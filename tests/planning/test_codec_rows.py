@@ -1,5 +1,6 @@
 """Rows that are cuts with codecs: the search finds the best of them and its bound holds for all, over a radio, with shares and with a queue."""
 
+import dataclasses
 from itertools import product
 from pathlib import Path
 
@@ -7,11 +8,12 @@ import numpy as np
 import pytest
 
 import hsfl
-from hsfl.allocation.cuts.search import search_cuts
+from hsfl.allocation.cuts.search import best_single_cut, search_cuts
 from hsfl.codec_table import allowed_links, link_choices
 from hsfl.config import RunConfig, read_config
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable
+from hsfl.network.round_end import RoundEnd
 from hsfl.planning.coded_cost import coded_cost, rows_within_points
 from hsfl.planning.cuts import choose_cuts
 from hsfl.planning.policy_cuts import cut_request
@@ -82,6 +84,18 @@ def test_the_search_finds_the_best_rows_and_its_bound_holds_for_all(
         assert choice.mean_s <= min(one_codec) * 1.01
 
 
+@pytest.mark.parametrize("kind", ["exclusive", "shares", "queue"])
+def test_clients_may_have_no_row_in_common(kind: str, cost: CostTable) -> None:
+    task = task_of(settings(*KINDS[kind]), cost)
+    request = cut_request(task)
+    rows = np.zeros_like(request.rows)
+    rows[0, [1, 7]], rows[1, [2, 8]], rows[2, [13, 14]] = True, True, True
+    found = search_cuts(dataclasses.replace(request, rows=rows, start=None))
+    assert rows[np.arange(3), found.cuts].all()
+    with raises(InputError, "legal for all clients"):
+        best_single_cut(dataclasses.replace(request, rows=rows))
+
+
 def test_a_mix_of_codecs_can_be_best(cost: CostTable) -> None:
     """A client with a slow link gains by a codec, and one with a slow processor loses by it."""
     words = ("fleet.min_cut=1", "fleet.max_cut=1", "fleet.cpu_hz=[1e6, 1e6]", "fleet.heterogeneity=0")
@@ -116,6 +130,8 @@ def test_each_block_is_the_table_of_its_codec(cost: CostTable) -> None:
     rows = np.array([1, size + 2, 3 * size - 1])
     assert (world.cost.cuts_of(rows).tolist(), world.codecs_of(rows)) == ([1, 2, 5], ("none", "int8", "none"))
     np.testing.assert_array_equal(world.rows_of([1, 2, 5], world.codecs_of(rows)), [1, size + 2, 5])
+    end = RoundEnd(swap_bps=1e6)
+    assert end.swap_s(world.cost, np.array([1, size + 2, 5])) == end.swap_s(cost, np.array([1, 2, 5])) > 0
 
 
 def test_fastest_cuts_choose_codecs_too(cost: CostTable) -> None:

@@ -273,6 +273,10 @@ def _check_lengths(s: Scenario) -> None:
         raise InputError(
             f"cost.model_bits has {s.num_cuts} entries; give one for each cut, from 0 to the number of units"
         )
+    if s.legal_rows is not None and s.legal_rows.shape != (s.num_clients, s.num_cuts):
+        raise InputError(
+            f"clients.rows has {len(s.legal_rows)} entries but clients.cpu_hz has {s.num_clients}; give one for each client"
+        )
     file_names = {"client_flops_per_cycle": "flops_per_cycle"}
     for field in ("max_power_w", "max_cut", "num_batches", "client_flops_per_cycle"):
         size = len(getattr(s, field))
@@ -281,10 +285,6 @@ def _check_lengths(s: Scenario) -> None:
                 f"clients.{file_names.get(field, field)} has {size} entries but clients.cpu_hz has {s.num_clients}; "
                 "give one for each client"
             )
-    if s.legal_rows is not None and s.legal_rows.shape != (s.num_clients, s.num_cuts):
-        raise InputError(
-            f"clients.rows has {len(s.legal_rows)} entries but clients.cpu_hz has {s.num_clients}; give one for each client"
-        )
     for field in COST_FIELDS:
         size = s.num_cuts if getattr(s, field) is None else len(getattr(s, field))
         if size != s.num_cuts:

@@ -143,5 +143,15 @@ def test_devices_get_the_codecs_and_heads_stay_uncoded() -> None:
     assert link_choices(run_config(MainSettings(run=run)).link).text() == "link.up=int8"
     with raises(InputError, "run.link.model", "'int8'", "leave it out"):
         run_config(MainSettings(run=changed(RUN, link={"model": "int8"})))
+    mixed = changed(RUN, link={"codecs": ["int8"] * (RUN["fleet"]["num_clients"] - 1) + ["topk:0.2/none"]})
+    config = run_config(MainSettings(run=mixed))
+    assert received_config(sent_settings(config)).link == config.link
+    kit = dataclasses.replace(coded_kit(up="int8"), config=config)
+    last = config.fleet.num_clients - 1
+    assert (kit.codecs_of(last).down, kit.codecs_of(0)) == (None, coded_kit(up="int8", down="int8").codecs_of(1))
+    with raises(InputError, "run.link.allowed", "run.link.codecs", "hsfl plan"):
+        run_config(MainSettings(run=changed(RUN, link={"allowed": ["none", "int8"]})))
+    with raises(InputError, "run.link.codecs", "1 entries"):
+        run_config(MainSettings(run=changed(RUN, link={"codecs": ["int8"]})))
     longer = dataclasses.replace(coded_kit(up="topk:1.0"))
     assert longer.batch_bytes > 8 * 4 * 64
