@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hsfl
-from hsfl.allocation.cuts.search import best_single_cut, search_cuts
+from hsfl.allocation.cuts.search import best_single_cut, search_cuts, single_cuts
 from hsfl.codec_table import allowed_links, link_choices
 from hsfl.config import RunConfig, read_config
 from hsfl.errors import InputError
@@ -76,6 +76,8 @@ def test_the_search_finds_the_best_rows_and_its_bound_holds_for_all(
     assert request.rounds is not None
     means_s = request.rounds.mean_s(candidates)
     choice = search_cuts(request)
+    if kind != "queue" and len(singles := single_cuts(task.rows)):
+        assert choice.mean_s <= request.rounds.mean_s(singles).min() * (1 + 1e-3)
     assert task.rows[np.arange(3), choice.cuts].all()
     assert choice.lower_bound_s <= means_s.min() * (1 + 1e-9)
     assert choice.mean_s <= means_s.min() * (1.01 if kind in ("exclusive", "bandwidth") else 1 + 1e-9)

@@ -174,6 +174,8 @@ class RadioJudge(Judge):
 
     def first_descent(self) -> tuple[Array, float]:
         starts = first_candidates(self.request, STARTS)
+        if self.request.start is not None:
+            starts = np.concatenate([self.request.start[None], starts])
         order = np.argsort(self(starts), kind="stable")
         best, best_s = starts[order[0]], np.inf
         for start in starts[order[:2]]:
