@@ -6,7 +6,7 @@ a clock and a planner need to know. A codec is chosen by a text, its name and pe
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from hsfl import plugins
@@ -220,6 +220,18 @@ class LinkSettings(Protocol):
     """The section `link` of a config."""
 
     @property
+    def allowed(self) -> tuple[str, ...]: ...
+
+    @property
+    def codecs(self) -> tuple[str, ...] | None: ...
+
+    @property
+    def points(self) -> str | None: ...
+
+    @property
+    def max_points(self) -> float | None: ...
+
+    @property
     def up(self) -> str: ...
 
     @property
@@ -229,9 +241,63 @@ class LinkSettings(Protocol):
     def model(self) -> str: ...
 
 
+def allowed_links(link: LinkSettings) -> dict[str, LinkChoices]:
+    """The codecs of which a planner may choose one for each client, by their texts. One alone is everybody's.
+
+    An entry of `link.allowed` is a codec for smashed data and gradients (`int8`), or one for each (`topk:0.1/int8`). `link.model` is the same for
+    all. Where only `none` is allowed, which is the default, `link.up` and `link.down` are everybody's, or `link.codecs` gives each client its own.
+    """
+    given = LinkChoices(*(choose_codec(f"link.{name}", getattr(link, name), name) for name in DIRECTIONS))
+    several = {} if tuple(link.allowed) == (NONE,) else {"link.allowed": link.allowed}
+    several |= {} if link.codecs is None else {"link.codecs": link.codecs}
+    if not several:
+        return {pair_text(given): given}
+    (field, texts), *others = several.items()
+    if others or given.up is not None or given.down is not None:
+        other = others[0][0] if others else replace(given, model=None).text()
+        raise InputError(
+            f"{field} is {list(texts)}, of which each client gets one, beside {other}; leave one of the two out"
+        )
+    choices = [replace(read_pair(field, text), model=given.model) for text in texts]
+    allowed = {pair_text(choice): choice for choice in choices}
+    if field == "link.allowed" and len(allowed) < len(choices):
+        raise InputError(f"{field} is {list(texts)}, which names a codec twice; name each once")
+    return allowed
+
+
 def link_choices(link: LinkSettings) -> LinkChoices:
-    """The codecs of the settings `link.up`, `link.down` and `link.model`."""
-    return LinkChoices(*(choose_codec(f"link.{name}", getattr(link, name), name) for name in DIRECTIONS))
+    """Everybody's codecs, where clients cannot have different ones."""
+    choices = list(allowed_links(link).values())
+    if len(choices) > 1:
+        raise InputError(
+            f"{link_text(link)} gives clients different codecs, which simulated runs and their plans do; allow one codec here, as link.up and link.down"
+        )
+    return choices[0]
+
+
+def read_pair(field: str, text: str) -> LinkChoices:
+    """The codecs of a text such as `int8`, for both directions, or `topk:0.1/int8`, up/down. field: where the text stands, for errors."""
+    up, slash, down = text.partition("/")
+    return LinkChoices(choose_codec(field, up, UP), choose_codec(field, down if slash else up, DOWN))
+
+
+def pair_text(choices: LinkChoices) -> str:
+    """The text that `read_pair` reads, in its shortest form."""
+    up, down = (NONE if choice is None else choice_text(choice) for choice in (choices.up, choices.down))
+    return up if up == down else f"{up}/{down}"
+
+
+def link_text(link: LinkSettings) -> str | None:
+    """The codecs in use, as the settings have them; None where nothing is changed on its way."""
+    allowed = allowed_links(link)
+    if not any(choices.lossy for choices in allowed.values()):
+        return None
+    if len(allowed) == 1:
+        return next(iter(allowed.values())).text()
+    model = next(iter(allowed.values())).model
+    return f"link.{'allowed' if link.codecs is None else 'codecs'}={','.join(allowed)}" + (
+        f", link.model={choice_text(model)}" if model is not None else ""
+    )
 
 
 def choice_text(choice: CodecChoice) -> str:

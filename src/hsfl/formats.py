@@ -87,6 +87,11 @@ def si(value: float) -> str:
     return f"{value / power:.4g} {letter}"
 
 
+def cut_words(cut: int, codec: str | None) -> str:
+    """A cut, with its codec where clients have different ones: `3`, `3 int8`."""
+    return str(cut) if codec is None else f"{cut} {codec}"
+
+
 def count(number: int, noun: str) -> str:
     """1,234 rounds, 1 round."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

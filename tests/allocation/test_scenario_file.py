@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from hsfl.allocation.answer import violation
 from hsfl.allocation.random_scenarios import random_scenario
 from hsfl.allocation.scenario import Scenario
+from hsfl.allocation.solvers import allocate
 from hsfl.cli import app
 from hsfl.errors import InputError
 from tests.naming import names, raises
@@ -34,6 +36,45 @@ def broken(path, value):
 def test_round_trip(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(GOOD))
     assert Scenario.read(tmp_path / "a.json").to_dict() == GOOD
+
+
+def with_rows(rows: object) -> dict:
+    data = broken(("clients", "max_cut"), ...)
+    data["clients"]["rows"] = rows
+    return data
+
+
+def test_rows_instead_of_max_cut(tmp_path):
+    """The same rows by name give the same answer, and other rows are obeyed."""
+    scenario = Scenario.from_dict(GOOD)
+    named = Scenario.from_dict(with_rows([list(range(1, cut + 1)) for cut in GOOD["clients"]["max_cut"]]))
+    np.testing.assert_array_equal(named.rows, scenario.rows)
+    found, expected = (allocate(one, time_limit_s=2) for one in (named, scenario))
+    assert found.cuts.tolist() == expected.cuts.tolist()
+    assert found.round_s == expected.round_s
+    sparse = with_rows([[2, 7], [1, 9], [4]])
+    answer = allocate(sparse, time_limit_s=2)
+    assert all(cut in rows for cut, rows in zip(answer.cuts.tolist(), sparse["clients"]["rows"]))
+    assert answer.cuts_lower_bound_s <= answer.round_s
+    assert Scenario.from_dict(sparse).to_dict() == sparse
+    with raises(InputError, "cuts[1] is 2", "[1, 9]", "clients.rows"):
+        Scenario.from_dict(sparse).check_cuts([2, 2, 4])
+    assert violation(Scenario.from_dict(sparse), replace(answer, cuts=np.array([2, 2, 4]))) >= 1
+
+
+@pytest.mark.parametrize(
+    ("data", "parts"),
+    [
+        (with_rows([[1], [99], [1]]), ("clients.rows[1]", "0 to 10")),
+        (with_rows([[1], [], [1]]), ("clients.rows[1]", "at least one")),
+        (with_rows([[1], [1]]), ("clients.rows", "2 entries", "clients.cpu_hz has 3")),
+        (broken(("clients", "rows"), [[1], [1], [1]]), ("clients.max_cut", "clients.rows", "leave max_cut out")),
+        (broken(("clients", "max_cut"), ...), ("clients.max_cut is missing", "clients.rows")),
+    ],
+)
+def test_bad_rows(data, parts):
+    with raises(InputError, *parts):
+        Scenario.from_dict(data)
 
 
 def test_defaults_are_the_documented_ones():

@@ -57,9 +57,13 @@ def test_ray_trains_the_same_bits_as_one_process(number: int, lonely: str, tmp_p
     assert until(20, lambda: not namespaces.processes_in(lonely))
 
 
-def test_ray_codes_what_travels_as_one_process_does(lonely: str, tmp_path: Path) -> None:
+MIXED = ("link.codecs=topk:0.2/int8,none,int8,float16", "fleet.num_clients=4", "fleet.cuts=[1,2,3,1]")
+
+
+@pytest.mark.parametrize("codecs", [("link.up=topk:0.2", "link.down=int8"), MIXED], ids=["alike", "mixed"])
+def test_ray_codes_what_travels_as_one_process_does(codecs: tuple[str, ...], lonely: str, tmp_path: Path) -> None:
     """What was lost of heads goes to whichever worker trains the client, and comes back."""
-    words = (*DROPS, "link.up=topk:0.2", "link.down=int8", "link.model=int8")
+    words = (*DROPS, *codecs, "link.model=int8")
     train_run(config(*words), tmp_path / "inline")
     done = finished(namespaces.inside(lonely, command(tmp_path / "ray", *words, *ON_RAY, "engine.workers=2")))
     assert done.returncode == 0, done.stderr

@@ -34,6 +34,15 @@ def test_coded_bytes_over_rates_are_seconds(label: str, codecs: list[str]) -> No
     check(label, [*codecs, "data.limit=128"])
 
 
+@pytest.mark.parametrize("policy", ["even", "proposed"])
+@pytest.mark.parametrize("server", ["shares", "queue"])
+def test_bytes_of_mixed_codecs_over_rates_are_seconds(server: str, policy: str) -> None:
+    check(
+        f"hsfl,network.server={server},allocation.policy={policy}",
+        ["fleet.cuts=[1,2,3,1]", "link.codecs=none,int8,topk:0.25/int8,float16", "link.model=int8", "data.limit=128"],
+    )
+
+
 @pytest.mark.parametrize("who", ["train.clients_per_round=4", "train.clients_per_round=3"])
 @pytest.mark.parametrize("label", [*METHODS, *OPTIONS])
 def test_bytes_over_rates_are_seconds(label: str, who: str) -> None:

@@ -12,14 +12,18 @@ from torch import Tensor
 from hsfl import codec_table, plugins
 from hsfl.codec_table import register_codec
 from hsfl.config import parse_config
+from hsfl.errors import InputError
 from hsfl.framework_table import METHODS
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.framework import State, Task
 from hsfl.models.state import TensorsByClient, UnitState
 from hsfl.runs.loop import train_run
+from hsfl.runs.prepare import prepare
+from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.training.codecs.codec import Codec, Draws, Payload
 from hsfl.training.codecs.head_codec import REMEMBERED
 from tests.laws.bench import assert_same, in_clusters, make_task
+from tests.naming import raises
 from tests.small_runs import assert_same_run, numbers, tiny
 
 CODED = {"up": "int8", "down": "int8", "model": "int8"}
@@ -135,6 +139,7 @@ def test_clients_remember_what_was_lost_of_their_heads(framework: str) -> None:
 BOTH_WAYS = ("link.up=topk:0.2", "link.down=int8", "link.model=int8")
 
 
+@pytest.mark.slow
 def test_workers_and_one_process_give_the_same_bits(tmp_path: Path) -> None:
     words = (*BOTH_WAYS, "train.drop_rate=0.3", "train.rounds=4", "fleet.num_clients=4", "fleet.cuts=[1, 2, 3, 5]")
     train_run(tiny(*words), tmp_path / "inline")
@@ -142,6 +147,60 @@ def test_workers_and_one_process_give_the_same_bits(tmp_path: Path) -> None:
     assert numbers(tmp_path / "inline") == numbers(tmp_path / "workers")
     left, right = (load_file(tmp_path / name / "model.safetensors") for name in ("inline", "workers"))
     assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+MIXED = (
+    "link.codecs=topk:0.2/int8,none,int8,float16",
+    "link.model=int8",
+    "fleet.num_clients=4",
+    "fleet.cuts=[1, 2, 3, 5]",
+)
+
+
+def test_workers_and_one_process_give_the_same_bits_with_mixed_codecs(tmp_path: Path) -> None:
+    words = (*MIXED, "train.drop_rate=0.3", "train.rounds=3")
+    train_run(tiny(*words), tmp_path / "inline")
+    train_run(tiny(*words, "engine.name=workers", "engine.workers=2", "engine.threads=1"), tmp_path / "workers")
+    assert numbers(tmp_path / "inline") == numbers(tmp_path / "workers")
+    left, right = (load_file(tmp_path / name / "model.safetensors") for name in ("inline", "workers"))
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    record = RunFolder(tmp_path / "inline").rounds()[0]
+    assert record.codecs == ["topk:0.2/int8", "none", "int8", "none"]  # at the last cut nothing travels
+    assert record.coded is not None
+
+
+def test_a_client_trains_with_its_own_codec(tmp_path: Path) -> None:
+    """Alone in a round, a client of a mix learns and sends what it does where everybody has its codec."""
+    one_each = ("fleet.num_clients=3", "fleet.cuts=[1, 2, 3]", "train.rounds=1")
+    mixed = prepare(tiny("link.codecs=topk:0.2/int8,none,int8", *one_each)).task
+    for client, link in enumerate((("topk:0.2", "int8"), ("none", "none"), ("int8", "int8"))):
+        alike = prepare(tiny(f"link.up={link[0]}", f"link.down={link[1]}", *one_each)).task
+        (one, one_sent), (other, other_sent) = (_round_of(task, client) for task in (mixed, alike))
+        assert torch.equal(one.floats, other.floats)
+        assert one_sent == other_sent
+
+
+def _round_of(task: Task, client: int) -> tuple[UnitState, dict[str, int]]:
+    algorithm = find_framework("hsfl")(task)
+    state, result = algorithm.round(algorithm.init(), [client], 0)
+    (model,) = algorithm.models(state)
+    return model, vars(result.bytes)
+
+
+def test_a_run_with_mixed_codecs_goes_on_and_refuses_others(tmp_path: Path) -> None:
+    train_run(tiny(*MIXED), tmp_path / "whole")
+    train_run(tiny(*MIXED, "train.rounds=2"), tmp_path / "parts")
+    path = tmp_path / "parts" / "cuts.json"
+    kept = path.read_text()
+    path.write_text(kept.replace("topk:0.2/int8", "int8"))
+    with raises(InputError, "codecs", "topk:0.2/int8", "cuts.json"):
+        train_run(tiny(*MIXED), tmp_path / "parts", resume=True)
+    path.write_text(kept.replace("topk:0.2/int8", "topk"))
+    with raises(InputError, "client 0", "'topk'", "link.allowed"):
+        train_run(tiny(*MIXED), tmp_path / "parts", resume=True)
+    path.write_text(kept)
+    train_run(tiny(*MIXED), tmp_path / "parts", resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
 @pytest.mark.parametrize("framework", ["hsfl", "sl", "psl"])

@@ -54,7 +54,11 @@ def test_hsfl_on_loopback_is_the_simulation(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("link", [{"up": "int8", "down": "int8"}, {"up": "topk:0.2", "down": "float16"}])
+@pytest.mark.parametrize(
+    "link",
+    [{"up": "int8", "down": "int8"}, {"up": "topk:0.2", "down": "float16"}, {"codecs": ["topk:0.2/int8", "float16"]}],
+    ids=["int8", "topk", "mixed"],
+)
 def test_with_codecs_too(tmp_path: Path, link: dict[str, str]) -> None:
     run = changed(RUN, data={"limit": 48}, fleet={"num_clients": 2, "cuts": [1, 3]}, link=link)
     assert_law(tmp_path, run, ("ada", "bo"))

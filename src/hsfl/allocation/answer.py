@@ -226,9 +226,7 @@ def breaches(scenario: Scenario, allocation: Allocation) -> dict[str, float]:
     powers = {name: getattr(a, name) for name in POWER_NAMES}
     amounts = {"server_hz": a.server_hz, **powers}
     training, distribution = shares_of_answer(a)
-    breach_of = {
-        "C1, cuts from min_cut to max_cut": _all_or_nothing(((a.cuts < s.min_cut) | (a.cuts > s.max_cut)).any())
-    }
+    breach_of = {"C1, cuts from min_cut to max_cut": _all_or_nothing(not s.may_take(a.cuts).all())}
     fine = _usable(np.concatenate([values.ravel() for values in amounts.values()]))
     for name, values in amounts.items():
         breach_of[f"{name} is finite and not negative"] = _all_or_nothing(not fine and not _usable(values))

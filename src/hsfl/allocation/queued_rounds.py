@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hsfl.allocation.answer import with_gap
-from hsfl.allocation.cuts.search import CutChoice, CutRequest, MeanJudge, SampledRounds
+from hsfl.allocation.cuts.search import CutChoice, CutRequest, MeanJudge, SampledRounds, single_cuts
 from hsfl.allocation.stage.stage_answer import TimeLimit
 from hsfl.network.server_queue import QueuedWork, Serve
 
@@ -119,8 +119,8 @@ class QueuedJudge(MeanJudge):
 
     def first_descent(self) -> tuple[Array, float]:
         """From the best of the starts and of the single cuts."""
-        singles = np.flatnonzero(self.request.rows.all(axis=0))[:, None] * np.ones(self.rounds.num_clients, int)
-        self(singles)
+        if len(singles := single_cuts(self.request.rows)):
+            self(singles)
         return self.descend(self.best, self.clock)
 
     def descend(self, cuts: Array, clock: TimeLimit) -> tuple[Array, float]:

@@ -71,6 +71,9 @@ class Scenario:
     main_gain: Array  # [K, I]
     edge_gain: Array  # [K, I]
     model_down_bits: Array | None = None  # [C] of the model's download, where it differs from model_bits
+    legal_rows: Array | None = (
+        None  # [K, C] bool: the rows that each client may take, where they are not the cuts from min_cut to max_cut
+    )
 
     @property
     def num_clients(self) -> int:
@@ -116,6 +119,14 @@ class Scenario:
             raise InputError(explain(error, data, ScenarioFile, "scenario")) from None
         clients, cost, servers, channel = file.clients, file.cost, file.servers, file.channel
         num_clients = len(clients.cpu_hz)
+        legal_rows = None if clients.rows is None else _mask(clients.rows, len(cost.model_bits))
+        max_cut = clients.max_cut if legal_rows is None else [int(np.flatnonzero(row).max()) for row in legal_rows]
+        if max_cut is None:
+            raise InputError("clients.max_cut is missing; give the deepest cut of each client, or clients.rows")
+        if clients.rows is not None and clients.max_cut is not None:
+            raise InputError(
+                "clients.max_cut and clients.rows are both given; rows has all that a client may take, leave max_cut out"
+            )
         per_cycle = clients.flops_per_cycle
         scenario = Scenario(
             batch_size=file.batch_size,
@@ -125,7 +136,7 @@ class Scenario:
             cpu_hz=np.array(clients.cpu_hz, float),
             client_flops_per_cycle=np.array(per_cycle if isinstance(per_cycle, list) else [per_cycle] * num_clients),
             max_power_w=np.array(clients.max_power_w, float),
-            max_cut=np.array(clients.max_cut, int),
+            max_cut=np.array(max_cut, int),
             num_batches=np.array(clients.num_batches, float),
             min_cut=file.min_cut,
             main_hz=servers.main_hz,
@@ -136,6 +147,7 @@ class Scenario:
             noise_w=channel.noise_w,
             main_gain=_table("channel.main_gain", channel.main_gain),
             edge_gain=_table("channel.edge_gain", channel.edge_gain),
+            legal_rows=legal_rows,
         )
         return scenario.checked()
 
@@ -150,7 +162,7 @@ class Scenario:
                 "cpu_hz": self.cpu_hz.tolist(),
                 "flops_per_cycle": self.client_flops_per_cycle.tolist(),
                 "max_power_w": self.max_power_w.tolist(),
-                "max_cut": self.max_cut.tolist(),
+                **self._may_take(),
                 "num_batches": self.num_batches.tolist(),
             },
             "min_cut": self.min_cut,
@@ -167,6 +179,12 @@ class Scenario:
                 "edge_gain": self.edge_gain.tolist(),
             },
         }
+
+    def _may_take(self) -> dict[str, Any]:
+        """What clients may take, as the file says it."""
+        if self.legal_rows is None:
+            return {"max_cut": self.max_cut.tolist()}
+        return {"rows": [np.flatnonzero(row).tolist() for row in self.legal_rows]}
 
     def checked(self) -> "Scenario":
         """The scenario with plain arrays, or an error: every length must agree, every number be usable, every client have a cut."""
@@ -191,8 +209,11 @@ class Scenario:
 
     @property
     def rows(self) -> Array:
-        """The rows of the cost table that C1 allows each client, [K, C] bool: the cuts from min_cut to the largest that it can hold."""
-        return rows_between(self.min_cut, self.max_cut, self.num_cuts)
+        """The rows of the cost table that C1 allows each client, [K, C] bool: the cuts from min_cut to the largest that it can hold, or the
+        rows that the scenario names."""
+        return (
+            self.legal_rows if self.legal_rows is not None else rows_between(self.min_cut, self.max_cut, self.num_cuts)
+        )
 
     def check_cuts(self, cuts: Any) -> Array:
         """Cuts that a user gave, as an array [K], or an error that names the client."""
@@ -205,14 +226,19 @@ class Scenario:
             raise InputError(f"cuts is {cuts!r}; give one whole number for each client, such as 3,4,3")
         if len(array) != self.num_clients:
             raise InputError(f"cuts has {len(array)} entries for {self.num_clients} clients; give one for each")
-        bad = (array < self.min_cut) | (array > self.max_cut)
+        bad = ~self.may_take(array)
         if bad.any():
             k = int(bad.argmax())
-            raise InputError(
-                f"cuts[{k}] is {array[k]} but client {k} can take {self.min_cut} to {self.max_cut[k]} "
-                "(min_cut, clients.max_cut); choose a cut in this range"
-            )
+            can_take = f"{self.min_cut} to {self.max_cut[k]} (min_cut, clients.max_cut); choose a cut in this range"
+            if self.legal_rows is not None:
+                can_take = f"{np.flatnonzero(self.legal_rows[k]).tolist()} (clients.rows); choose one of these rows"
+            raise InputError(f"cuts[{k}] is {array[k]} but client {k} can take {can_take}")
         return array.astype(np.int64)
+
+    def may_take(self, cuts: Array) -> Array:
+        """Whether each client may take its row of cuts [K], [K] bool."""
+        inside = (cuts >= 0) & (cuts < self.num_cuts)
+        return inside & self.rows[np.arange(len(cuts)), np.where(inside, cuts, 0)]
 
 
 def rows_between(min_cut: int, max_cut: Array, num_cuts: int) -> Array:
@@ -228,12 +254,28 @@ def _table(name: str, rows: list[list[float]]) -> Array:
     return np.array(rows, float).reshape(len(rows), len(rows[0]) if rows else 0)
 
 
+def _mask(rows: list[list[int]], num_cuts: int) -> Array:
+    """Lists of rows as [K, C] bool."""
+    mask = np.zeros((len(rows), num_cuts), bool)
+    for k, row in enumerate(rows):
+        if not row or max(row) >= num_cuts:
+            raise InputError(
+                f"clients.rows[{k}] is {row}; give rows of the cost table, 0 to {num_cuts - 1}, at least one"
+            )
+        mask[k, row] = True
+    return mask
+
+
 def _check_lengths(s: Scenario) -> None:
     if s.num_clients == 0:
         raise InputError("clients.cpu_hz is empty; give at least one client")
     if s.num_cuts < 2:
         raise InputError(
             f"cost.model_bits has {s.num_cuts} entries; give one for each cut, from 0 to the number of units"
+        )
+    if s.legal_rows is not None and s.legal_rows.shape != (s.num_clients, s.num_cuts):
+        raise InputError(
+            f"clients.rows has {len(s.legal_rows)} entries but clients.cpu_hz has {s.num_clients}; give one for each client"
         )
     file_names = {"client_flops_per_cycle": "flops_per_cycle"}
     for field in ("max_power_w", "max_cut", "num_batches", "client_flops_per_cycle"):
@@ -303,6 +345,8 @@ def _check_signals(s: Scenario) -> None:
 
 
 def _check_cuts(s: Scenario) -> None:
+    if s.legal_rows is not None:
+        return  # every client has a row
     deepest = s.num_cuts - 1
     if s.min_cut > deepest:
         raise InputError(f"min_cut is {s.min_cut} but cost has cuts 0 to {deepest}; lower min_cut")

@@ -28,7 +28,8 @@ class _Clients(_Part):
     cpu_hz: list[Positive]
     flops_per_cycle: Positive | list[Positive] = 1.0
     max_power_w: list[Positive]
-    max_cut: list[Whole]
+    max_cut: list[Whole] | None = None
+    rows: list[list[Whole]] | None = None
     num_batches: list[Positive]
 
 

@@ -99,7 +99,9 @@ def _planned_cuts(plan: "Plan | str | Path") -> tuple[PlannedCuts, RunConfig | M
         plan, "cuts"
     ):  # its class would load the optimiser, which is an extra
         raise InputError(f"plan is a {type(plan).__name__}; give what hsfl.plan gives, or the folder where it was kept")
-    return PlannedCuts(plan.policy, list(plan.cuts)), getattr(plan, "config", None)
+    return PlannedCuts(plan.policy, list(plan.cuts), codecs=getattr(plan, "codecs", None)), getattr(
+        plan, "config", None
+    )
 
 
 def given_dataset(data: Any) -> Dataset:

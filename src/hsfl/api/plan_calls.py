@@ -11,7 +11,7 @@ from hsfl.config import RunConfig, parse_stored
 from hsfl.display import OnScreen, Rows, Screen
 from hsfl.errors import InputError, in_arguments
 from hsfl.files import read_record
-from hsfl.formats import percent, seconds
+from hsfl.formats import cut_words, percent, seconds
 from hsfl.models.cost_table import CostTable
 from hsfl.planning.fleet_from_file import with_fleet_file
 from hsfl.planning.plans.fleet_plan import Plan, make_plan
@@ -61,7 +61,13 @@ class PlanResult(OnScreen, Plan):
         if self.crowd is not None:
             return Screen(sentences, ("cut", "clients"), list(self.crowd.cuts.items()))
         rows = [
-            (client.name, client.cut, client.server_hz / 1e9, client.ends_s, client.bottleneck)
+            (
+                client.name,
+                client.cut if client.codec is None else cut_words(client.cut, client.codec),
+                client.server_hz / 1e9,
+                client.ends_s,
+                client.bottleneck,
+            )
             for client in self.clients
         ]
         return Screen(sentences, ("client", "cut", "server G/s", "end s", "longest phase"), rows)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hsfl.commands.console import out_console, show_table
-from hsfl.formats import giga, percent, seconds, significant, took
+from hsfl.formats import cut_words, giga, percent, seconds, significant, took
 
 
 def show_plan(answer: Any) -> None:
@@ -85,7 +85,7 @@ def _show_clients(answer: Any) -> None:
         held = f"{client.bottleneck.replace('_', ' ')} ({seconds(client.seconds[client.bottleneck], 4)})"
         weight = "-" if client.weight is None else percent(client.weight, 1)
         server = significant(client.seconds["waiting"]) if queued else giga(client.server_hz)
-        first = (client.name.removeprefix("client "), str(client.cut), server)
+        first = (client.name.removeprefix("client "), cut_words(client.cut, client.codec), server)
         rows.append((*first, *(_radio_cells(client) if radio else ()), significant(client.ends_s), weight, held))
     show_table(
         out_console,

@@ -26,7 +26,7 @@ from hsfl.plugins import OPTIONS, find_installed, load_plugins_of
 
 RUN_CONFIG = "config.json"  # of a run folder
 INPUTS = "inputs"  # the part of a run folder that holds copies of files that its config names
-KEPT = (("fleet", "file"), ("network", "history"), ("model", "init_weights"))  # are copied there
+KEPT = (("fleet", "file"), ("network", "history"), ("model", "init_weights"), ("link", "points"))  # are copied there
 FIELDS = (*KEPT, ("data", "dir"))
 DATA_FIELDS = ("client_file", "test_file", "tokenizer")  # may lie in the data directory, too
 LINKS = (("link", "up"), ("link", "down"), ("link", "model"))
@@ -287,6 +287,11 @@ def _load_plugins(tree: Mapping[str, Any], look: bool) -> None:
         sections = {name: value for name, value in tree.items() if isinstance(value, Mapping)}
         places = (("model", "name"), ("data", "name"), ("allocation", "policy"), *LINKS)
         names = [tree.get("framework"), *(sections.get(section, {}).get(field) for section, field in places)]
+        link = sections.get("link", {})
+        for field in ("allowed", "codecs"):
+            pairs = link.get(field)
+            pairs = pairs if isinstance(pairs, list | tuple) else ()
+            names += [codec for pair in pairs if isinstance(pair, str) for codec in pair.split("/")]
         plugin_names = [
             plugin_name for name in names if isinstance(name, str) for plugin_name in name.partition(":")[0].split("+")
         ]

@@ -252,12 +252,34 @@ class AttackConfig(Section):
     scale: float = Field(1.0, gt=0, le=1e6)  # see kind
 
 
+def _listed(texts: object) -> object:
+    """One text as `--set` gives it, "none,int8", as the list that it means."""
+    return [text.strip() for text in texts.split(",")] if isinstance(texts, str) else texts
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+
+
 class LinkConfig(Section):
     """The codecs that make messages smaller (docs/codecs.md): none, float16, int8, topk:0.1, or a name that a plugin registered."""
 
     up: str = "none"  # of smashed data, from a client to the main server
     down: str = "none"  # of their gradients, from the main server to a client
     model: str = "none"  # of trained heads on the way to the edge server, as differences to what was sent down: none, float16, int8
+    allowed: Texts = Field(  # of these the planner chooses one for each client, with its cut: "int8" both ways, "topk:0.1/int8" up and down; where it is "none" alone, up and down are everybody's
+        ("none",), min_length=1, max_length=16
+    )
+    codecs: Texts | None = (
+        None  # one for each client, written as in allowed, where fleet.cuts gives the cuts; hsfl run --plan sets it
+    )
+    points: str | None = (
+        None  # a CSV file with the columns codec, cut, points: how many points of accuracy each codec was measured to cost
+    )
+    max_points: float | None = (
+        Field(  # the planner leaves out codecs that cost more by points, or were not measured; null leaves out none
+            None, ge=0, le=100
+        )
+    )
 
 
 class LogConfig(Section):

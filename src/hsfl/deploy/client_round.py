@@ -236,7 +236,7 @@ class _Steps:
         """Smashed data and labels go up; the loss and the gradient come down."""
         work, began_s = self.work, time.perf_counter()
         step, self.next_step = self.next_step, self.next_step + 1
-        codecs = work.setup.kit.codecs
+        codecs = work.setup.kit.codecs_of(key.client)
         message = pack_message(
             Batch(step), pack_coded("smashed", smashed, codecs.up, UP, draws_of(key, UP)) | {"labels": y}
         )

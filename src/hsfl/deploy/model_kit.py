@@ -6,7 +6,7 @@ from math import prod
 
 import torch
 
-from hsfl.codec_table import checked_size, link_choices
+from hsfl.codec_table import NONE, allowed_links, checked_size, pair_text, read_pair
 from hsfl.config import RunConfig
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.legal_state import LegalRanges
@@ -63,10 +63,19 @@ class ModelKit:
     def legal_ranges(self) -> LegalRanges:
         return LegalRanges.of(self.model)
 
+    def codecs_of(self, seat: int) -> LinkCodecs:
+        """The codecs of a client's smashed data and gradients."""
+        own = self.config.link.codecs
+        return self._codecs[NONE if own is None else pair_text(read_pair("link.codecs", own[seat]))]
+
     @cached_property
-    def codecs(self) -> LinkCodecs:
-        """The codecs of smashed data and gradients."""
-        return make_link_codecs(link_choices(self.config.link), self.model, self.layout)
+    def _codecs(self) -> dict[str, LinkCodecs]:
+        """The codecs by their text; those of everybody as "none", where clients have none of their own."""
+        made = {
+            text: make_link_codecs(links, self.model, self.layout)
+            for text, links in allowed_links(self.config.link).items()
+        }
+        return made if self.config.link.codecs is not None else dict.fromkeys([NONE], next(iter(made.values())))
 
     @property
     def batch_bytes(self) -> int:
@@ -77,11 +86,12 @@ class ModelKit:
 
     def _coded_bytes(self) -> int:
         """The most that a coded batch takes, with its labels; a codec may make a message longer, too."""
-        up, size = link_choices(self.config.link).up, self.config.train.batch_size
-        if up is None:
-            return 0
+        codecs, size = [links.up for links in allowed_links(self.config.link).values()], self.config.train.batch_size
         number_bytes = self.initial.floats.itemsize
-        return round(max(checked_size(up, (size, *shape), number_bytes) for shape in self.shapes)) + 8 * size
+        sizes = [
+            checked_size(up, (size, *shape), number_bytes) for up in codecs if up is not None for shape in self.shapes
+        ]
+        return round(max(sizes)) + 8 * size if sizes else 0
 
     @cached_property
     def clip(self) -> Clip | None:

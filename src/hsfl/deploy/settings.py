@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hsfl import plugins
-from hsfl.codec_table import link_choices
+from hsfl.codec_table import NONE, allowed_links
 from hsfl.config import DEVICES_DATA, DataConfig, RunConfig, parse_config
 from hsfl.config.reading import beside
 from hsfl.errors import InputError, explain
@@ -125,6 +125,18 @@ def _from_folder(path: Path, settings: _Table) -> dict[str, Any]:
     return paths
 
 
+def _check_codecs(config: RunConfig) -> None:
+    """Refuse codecs that a planner would choose: a deployment plans cuts alone, and gives each seat the codec that the settings give it."""
+    codecs, seats = config.link.codecs, config.fleet.num_clients
+    if len(allowed_links(config.link)) > 1 and codecs is None:
+        raise InputError(
+            f"run.link.allowed is {list(config.link.allowed)}, of which real machines choose none; plan with hsfl plan, and give its codecs as "
+            "run.link.codecs, one for each seat"
+        )
+    if codecs is not None and len(codecs) != seats:
+        raise InputError(f"run.link.codecs has {len(codecs)} entries but there are {seats} seats; give one for each")
+
+
 def run_config(settings: MainSettings) -> RunConfig:
     """The settings of the run, from a main server's file."""
     plugins.load_plugins_of(settings.plugins)
@@ -145,8 +157,8 @@ def run_config(settings: MainSettings) -> RunConfig:
         raise InputError(
             f"run.train.norm_statistics is {config.train.norm_statistics!r}, which real machines do not do yet; leave it out"
         )
-    link = link_choices(config.link)
-    if link.model is not None:
+    _check_codecs(config)
+    if config.link.model != NONE:
         raise InputError(
             f"run.link.model is {config.link.model!r}, which real machines do not do yet: a device would have to remember what was lost; "
             "leave it out"

@@ -8,7 +8,7 @@ What a round computes is in `hsfl.frameworks`; real machines that talk over a ne
 """
 
 OFFERED = {  # to other folders, by module
-    "engine": ("Engine", "Exam", "Inline"),
+    "engine": ("CodedCut", "Engine", "Exam", "Inline"),
     "machine": ("num_cores", "sources_sha256"),
     "start": ("start_engine", "why_not_spread"),
 }

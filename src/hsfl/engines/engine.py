@@ -7,11 +7,12 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from hsfl.codec_table import UP, choose_codec
 from hsfl.frameworks.framework import Framework
 from hsfl.models.state import UnitState, bind_state
 from hsfl.models.units import SplitModel
 from hsfl.training.batches import Images
-from hsfl.training.codecs.codec import Codec
+from hsfl.training.codecs.link_codecs import make_codec
 from hsfl.training.evaluation import (
     Quality,
     Tally,
@@ -25,6 +26,13 @@ from hsfl.training.losses import CLASSIFY, Goal
 from hsfl.training.norm_statistics import NormShard
 
 
+class CodedCut(NamedTuple):
+    """A cut, and the codec of smashed data there, by its text."""
+
+    cut: int
+    codec: str
+
+
 @dataclass(frozen=True)
 class Exam:
     """The test images, and the model whose tensors become views of the weights to be tested."""
@@ -34,14 +42,13 @@ class Exam:
     images: Images
     num_classes: int
     goal: Goal = CLASSIFY
-    codec: Codec | None = None  # of smashed data
 
-    def tally(self, whole: UnitState, batches: Iterable[int], cut: int | None = None) -> list[Tally]:
-        """What a whole model does on each of these batches of the test images. cut: where the codec stands between head and tail; None: nowhere."""
+    def tally(self, whole: UnitState, batches: Iterable[int], coded: CodedCut | None = None) -> list[Tally]:
+        """What a whole model does on each of these batches of the test images. coded: where a codec stands between head and tail; None: nowhere."""
         bind_state(whole, self.model.eval())
         model: Callable[[Tensor], Tensor] = self.model
-        if cut is not None and self.codec is not None:
-            model = through_codec(self.model, cut, self.codec)
+        if coded is not None and (codec := make_codec(choose_codec("codec", coded.codec, UP))) is not None:
+            model = through_codec(self.model, coded.cut, codec)
         test_set = (model, self.images, self.num_classes)
         return [tally(*test_set, batch, self.batch_size, self.goal) for batch in batches]
 
@@ -69,8 +76,8 @@ class Engine(Protocol):
 
     def attach(self, framework: Framework, exam: Exam) -> None: ...
 
-    def evaluate(self, whole: UnitState, cut: int | None = None) -> Quality:
-        """The quality of a model on the test images; with a cut, of the model that is split there by the codec of the exam."""
+    def evaluate(self, whole: UnitState, coded: CodedCut | None = None) -> Quality:
+        """The quality of a model on the test images; with a coded cut, of the model that is split there by the codec."""
         ...
 
     def norm_moments(self, whole: UnitState, clients: Sequence[int], round_index: int) -> NormShard:
@@ -101,8 +108,8 @@ class Inline:
         self.framework, self.exam = framework, exam
         bind_state(exam.initial, exam.model)  # the model needs no weights of its own
 
-    def evaluate(self, whole: UnitState, cut: int | None = None) -> Quality:
-        tallies = self.exam.tally(whole, range(self.exam.num_batches), cut)
+    def evaluate(self, whole: UnitState, coded: CodedCut | None = None) -> Quality:
+        tallies = self.exam.tally(whole, range(self.exam.num_batches), coded)
         bind_state(self.exam.initial, self.exam.model)  # else the model would keep the memory of `whole`
         return quality_of_tallies(tallies, self.exam.goal)
 

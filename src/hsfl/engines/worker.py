@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hsfl import plugins
-from hsfl.engines.engine import Exam
+from hsfl.engines.engine import CodedCut, Exam
 from hsfl.errors import InputError
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.copy_per_client import CopyPerClient, Shard
@@ -56,7 +56,7 @@ class Assess:
     """Tally these batches of the test images."""
 
     batches: tuple[int, ...]
-    cut: int | None = None  # where the codec of smashed data stands; None: nowhere
+    coded: CodedCut | None = None  # where a codec of smashed data stands; None: nowhere
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Worker:
         self.report, self.memory = report, memory  # memory: for the sums of all rounds; None: each sum gets new memory
         task = dataclasses.replace(setup.task, model=copy.deepcopy(setup.task.model))
         task.feed.on_batch = self._on_batch
-        self.exam = Exam(task.model, task.initial, setup.test, setup.num_classes, task.goal, task.link().codecs.up)
+        self.exam = Exam(task.model, task.initial, setup.test, setup.num_classes, task.goal)
         framework = find_framework(task.config.framework)(task)
         assert isinstance(framework, CopyPerClient)
         self.framework = framework
@@ -133,7 +133,9 @@ class Worker:
 
     def carry_out(self, order: Order) -> CarriedOut:
         if isinstance(order, Assess):
-            return CarriedOut(tallies=tuple(zip(order.batches, self.exam.tally(self.whole, order.batches, order.cut))))
+            return CarriedOut(
+                tallies=tuple(zip(order.batches, self.exam.tally(self.whole, order.batches, order.coded)))
+            )
         if isinstance(order, Forward):
             return CarriedOut(norms=self.framework.norm_moments(self.whole, order.clients, order.round_index))
         if isinstance(order, Train):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from hsfl.engines.engine import Exam, TrainedBy
+from hsfl.engines.engine import CodedCut, Exam, TrainedBy
 from hsfl.engines.worker import Answer, Assess, BatchBegun, CarriedOut, Failed, Forward, HandOver, Order, Setup, Train
 from hsfl.errors import InputError
 from hsfl.frameworks.copy_per_client import CopyPerClient, Shard
@@ -159,11 +159,11 @@ class WorkerEngine(ABC, Generic[H]):
             helper.deaths = 0
         return shards
 
-    def evaluate(self, whole: UnitState, cut: int | None = None) -> Quality:
+    def evaluate(self, whole: UnitState, coded: CodedCut | None = None) -> Quality:
         """The quality of a model on the test images, which the workers divide among themselves."""
         self._give_whole(whole)
         batches, tallies = range(self.exam.num_batches), dict[int, Tally]()
-        for answer in self._deal(batches, lambda _: 1, lambda some, _: Assess(some, cut), None):
+        for answer in self._deal(batches, lambda _: 1, lambda some, _: Assess(some, coded), None):
             tallies |= dict(answer.tallies)
         return quality_of_tallies([tallies[batch] for batch in batches], self.exam.goal)
 

@@ -1,11 +1,17 @@
 """The paper's table and figures, and studies of our own: `hsfl reproduce NAME` calls `reproduce_NAME`. None has a training loop of its own.
 
 `table1/` is Table 1; `latency/` Figs. 4 and 5; `fig1` and `fig3` the other figures; `gains` and `when*` ask when own cuts are worth it,
+<<<<<<< HEAD
 `norms` what averaging costs BatchNorm, `robust` what attackers do to averages, `learning_rates` chooses learning rates. `study_request` is what all are asked, `common` has folders, tables and trends, `statistics` intervals
+=======
+`norms` what averaging costs BatchNorm, `codec_rounds` what codecs save of a round, `codec_points` what they cost in accuracy, `robust` what attackers do to averages, `learning_rates` chooses learning rates. `common` has folders, tables and trends, `statistics` intervals
+>>>>>>> 6de38176 (Clients may have no row in common; what folders offer)
 and verdicts. A single run, a comparison or a sweep of the user's is in `runs/`; their figures are in `report/`.
 """
 
 OFFERED = {  # to other folders, by module
+    "codec_points": ("reproduce_codec_points",),
+    "codec_rounds": ("reproduce_codecs",),
     "common": (
         "Outcome",
         "Say",

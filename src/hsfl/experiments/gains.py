@@ -81,7 +81,7 @@ def reproduce_gains(request: StudyRequest) -> Outcome:
     configs = {data: base_config(data, scale, 0).model_dump(mode="json") for data in datasets}
     claim(out, {"scale": scale, "configs": configs})
     trace_folders = [out.parent / "table1" / "traces", request.shipped]
-    samples = {data: _client_samples(data, scale, request.data_dir, trace_folders) for data in datasets}
+    samples = {data: client_samples(data, scale, request.data_dir, trace_folders) for data in datasets}
     points = [
         make_point(data, scale, FIRST_SEED, fleet, samples[data], GAINS, storage, WHOLE_EPOCHS)
         for storage in STORAGES
@@ -93,7 +93,7 @@ def reproduce_gains(request: StudyRequest) -> Outcome:
     return _draw_gains(out, [read_answer(out / "fleets", point) for point in points], costs)
 
 
-def _client_samples(data: str, scale: str, data_dir: Path | None, folders: Sequence[Path | None]) -> list[int]:
+def client_samples(data: str, scale: str, data_dir: Path | None, folders: Sequence[Path | None]) -> list[int]:
     """How many samples each client of the first seed has: from a trace where there is one, else from the data."""
     for folder in folders:
         path = folder / trace_file_name(data, TWIN_TRACE, scale, FIRST_SEED) if folder is not None else None

@@ -119,6 +119,7 @@ class CopyPerClient(Hooks, FrameworkBase):
         self.hooks = overridden_hooks(type(self))
         self.hooks_clients = any(name in CLIENT_HOOKS for name in self.hooks)
         self.guard = Guard.of(task.config, task.model, task.layout)
+        self.codec_of = task.codec_of() if task.codecs else {}
 
     def choose_cuts(self, task: Task) -> tuple[int, ...]:
         return task.cuts
@@ -178,6 +179,8 @@ class CopyPerClient(Hooks, FrameworkBase):
         heads = _EdgeHeads(state, shard.total, self.max_cut) if self.average_heads else _OwnHeads(state, shard.heads)
         for k in clients:
             data, cut = task.data(k), self.cuts[k]
+            if task.codecs:
+                link.codecs = self.codec_of[task.codecs[k]]
             turn = self._begin_turn(state, k, round_index, link) if self.hooks_clients else None
             client = Client(data, self.head_part, task.num_units)
             client.receive(heads.give(k, cut, link), lr)

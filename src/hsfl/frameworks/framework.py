@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hsfl.codec_table import link_choices
+from hsfl.codec_table import NONE, LinkChoices, allowed_links, choice_text
 from hsfl.config import RunConfig
 from hsfl.data.passes import RoundSteps
 from hsfl.errors import InputError
@@ -21,7 +21,7 @@ from hsfl.planning.rounds import participation
 from hsfl.planning.rounds.round_clock import Extras
 from hsfl.planning.world import World
 from hsfl.training.batches import ClientData, Feed, PlannedBatch, no_observer
-from hsfl.training.codecs.link_codecs import make_link_codecs
+from hsfl.training.codecs.link_codecs import LinkCodecs, make_link_codecs
 from hsfl.training.link import Link, LinkBytes
 from hsfl.training.losses import CLASSIFY, Goal
 from hsfl.training.norm_statistics import Estimator, Moments, NormBatches, NormLayers, NormShard
@@ -43,6 +43,9 @@ class Task:
     counted: Mapping[int, np.ndarray] = field(
         default_factory=dict
     )  # [K] what clients count, in rounds that say it otherwise
+    codecs: tuple[
+        str, ...
+    ] = ()  # [K] of smashed data and gradients, as in `link.codecs`, where clients have different ones
 
     @property
     def num_clients(self) -> int:
@@ -77,8 +80,22 @@ class Task:
         return Part(self.model, self.layout, start, stop, self.config.train, self.goal)
 
     def link(self) -> Link:
-        """A link with the codecs of the settings, which has carried nothing yet."""
-        return Link(make_link_codecs(link_choices(self.config.link), self.model, self.layout))
+        """A link with the codecs of the settings, which has carried nothing yet. Where clients have different ones, `codec_of` has a client's."""
+        links = list(allowed_links(self.config.link).values())
+        return Link(make_link_codecs(links[0], self.model, self.layout))
+
+    def codec_of(self) -> dict[str, LinkCodecs]:
+        """The codecs of a link by their text in `codecs`."""
+        links = allowed_links(self.config.link)
+        made = {text: make_link_codecs(choices, self.model, self.layout) for text, choices in links.items()}
+        model = next(iter(links.values())).model
+        return {NONE: make_link_codecs(LinkChoices(model=model), self.model, self.layout)} | made
+
+    def up_codecs(self) -> list[str]:
+        """The codec of each client's smashed data, by its text, [K]."""
+        links = {NONE: LinkChoices()} | allowed_links(self.config.link)
+        up = {text: NONE if choices.up is None else choice_text(choices.up) for text, choices in links.items()}
+        return [up[text] for text in self.codecs] or [list(up.values())[-1]] * self.num_clients
 
     def weights(self, round_index: int) -> np.ndarray:
         """What each client counts in the average of a round (0, 1, ...), [K]."""
@@ -203,10 +220,11 @@ class FrameworkBase:
         """
         task, link, num_units = self.task, self.task.link(), self.task.num_units
         layers, weights, count = NormLayers.of(task.model), task.weights(round_index), task.config.train.norm_batches
-        moments = Moments.zero(layers)
+        moments, codecs = Moments.zero(layers), task.codec_of() if task.codecs else {}
         with Estimator(task.model, task.initial, whole, moments) as estimator:
             for k in clients:
                 cut = self.cuts[k]
+                link.codecs = codecs[task.codecs[k]] if task.codecs else link.codecs
                 for x, fraction in NormBatches(task.feed, k, round_index, self.batch_size(k), count):
                     weight = fraction * float(weights[k])
                     smashed = estimator.forward(x, 0, cut, weight)

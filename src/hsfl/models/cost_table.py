@@ -64,6 +64,7 @@ class CostTable(OnScreen):
     )
     param_sizes: tuple[tuple[int, ...], ...] | None = None  # [num_units] the numbers in each parameter of a unit
     sum_bits: Array | None = None  # [C] the client side's sums, as the two servers swap them
+    num_blocks: int = 1  # tables of all cuts, one after another: then a row is a cut in one of these blocks, and every array has them all. Never in a file
 
     def __post_init__(self) -> None:
         for name, length in (
@@ -76,7 +77,15 @@ class CostTable(OnScreen):
 
     @property
     def num_units(self) -> int:
-        return len(self.model_bits) - 1
+        return len(self.model_bits) // self.num_blocks - 1
+
+    def cuts_of(self, rows: Array | Sequence[int] | int) -> Array:
+        """The cuts of rows. In the first block, a row is a cut."""
+        return np.asarray(rows) % (self.num_units + 1)
+
+    def blocks_of(self, rows: Array | Sequence[int] | int) -> Array:
+        """The blocks of rows."""
+        return np.asarray(rows) // (self.num_units + 1)
 
     @property
     def down_bits(self) -> Array:
@@ -137,7 +146,7 @@ class CostTable(OnScreen):
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any], where: str = "the cost table") -> "CostTable":
-        known = [field.name for field in fields(cls)]
+        known = [field.name for field in fields(cls) if field.name != "num_blocks"]
         if unknown := [name for name in table if name not in known]:
             raise InputError(f"{where} has an unknown field {unknown[0]!r}; it may have {', '.join(known)}")
         if missing := [name for name in known[:7] if name not in table]:
@@ -152,7 +161,7 @@ class CostTable(OnScreen):
 
 
 def _arrays(cost: CostTable) -> list[str]:
-    others = ("batch_size", *SIZES)
+    others = ("batch_size", "num_blocks", *SIZES)
     return [f.name for f in fields(cost) if f.name not in others and getattr(cost, f.name) is not None]
 
 

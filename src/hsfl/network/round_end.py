@@ -51,7 +51,8 @@ class RoundEnd:
 
     def swap_s(self, cost: CostTable, cuts: Array) -> float:
         """Seconds of the swap in a round of clients with these cuts: the units from the least cut to the deepest are common."""
-        bits = float(cost.swapped_bits[cuts.max()] - cost.swapped_bits[cuts.min()]) if len(cuts) else 0.0
+        swapped_bits = cost.swapped_bits[cuts]  # rise with the cut
+        bits = float(swapped_bits.max() - swapped_bits.min()) if len(cuts) else 0.0
         if not bits:
             return 0.0
         return SWAP_MESSAGES * self.swap_delay_s + (0.0 if self.swap_bps is None else bits / self.swap_bps)

@@ -7,12 +7,14 @@ Equations of links and phases are in `network`, solvers in `allocation`, trainin
 OFFERED = {  # to other folders, by module
     "coded_cost": ("coded_cost",),
     "cuts": (
+        "check_codecs",
         "check_cuts",
         "choose_cuts",
         "choose_one_cut",
         "cut_for_each",
         "fastest_cuts",
         "fastest_one_cut",
+        "given_rows",
         "looks_at_cuts",
         "planned_framework",
     ),

@@ -8,21 +8,51 @@ Sizes that depend on the data (top-k's) are the largest that may be sent; what a
 batch share are charged to full batches. The operations of coding a head happen once a round and are not charged: they are a few for each
 weight, which a single sample's step exceeds.
 
+Where a planner chooses codecs with cuts (`link.allowed`), the table has a block of all cuts for each codec, one after another, and every reader
+of rows chooses among all of them without knowing of codecs.
+
+How many points of accuracy a codec costs comes from a file of measurements (`link.points`), one number for each codec and cut. Points of
+several clients do not add up, so `link.max_points` judges each row by itself.
+
 Legend: C = num_units + 1 cuts.
 """
 
+import csv
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from hsfl.codec_table import CodecChoice, LinkChoices, LinkSettings, checked_size, link_choices
+from hsfl.codec_table import (
+    CodecChoice,
+    LinkChoices,
+    LinkSettings,
+    allowed_links,
+    checked_size,
+    link_text,
+    pair_text,
+    read_pair,
+)
 from hsfl.errors import InputError
 from hsfl.models.cost_table import BITS_PER_BYTE, CostTable
 from hsfl.network.latency import UnitWork
 
 Array = np.ndarray
+CODED = (
+    "client_forward_flops",
+    "client_backward_flops",
+    "server_forward_flops",
+    "server_backward_flops",
+    "smashed_bits",
+    "gradient_bits",
+    "model_bits",
+)
+UNCODED = ("param_bits", "memory_bits")  # the same whatever the codec
+POINTS_FIELDS = ("codec", "cut", "points")
 
 
 @dataclass(frozen=True)
@@ -54,17 +84,115 @@ def coded_cost(cost: CostTable, choices: LinkChoices, batch_size: int) -> CostTa
     )
 
 
+def cost_of_rows(cost: CostTable, links: Sequence[LinkChoices], batch_size: int) -> CostTable:
+    """The table whose rows are cuts with codecs: a block of all cuts for each of these links."""
+    tables = [coded_cost(cost, choices, batch_size) for choices in links]
+    if len(tables) == 1:
+        return tables[0]
+    joined: dict[str, Any] = {name: np.concatenate([getattr(table, name) for table in tables]) for name in CODED}
+    joined["model_down_bits"] = np.concatenate([table.down_bits for table in tables])
+    same: dict[str, Any] = {
+        name: np.tile(column, len(tables)) for name in UNCODED if (column := getattr(cost, name)) is not None
+    }
+    same["sum_bits"] = np.tile(cost.swapped_bits, len(tables))
+    return CostTable(**joined, **same, batch_size=cost.batch_size, num_blocks=len(tables))
+
+
+def work_of_rows(
+    cost: CostTable, links: Sequence[LinkChoices], measured: UnitWork | None, side: str
+) -> UnitWork | None:
+    """What measured units take at each row, with the coding; side: client or server."""
+    if measured is None:
+        return None
+    blocks = [
+        _with_coding(measured, getattr(coding_work(cost, choices), side) if choices.lossy else None)
+        for choices in links
+    ]
+    if len(blocks) == 1:
+        return blocks[0]
+    columns = zip(*((block.forward, block.backward) for block in blocks))
+    return UnitWork(*(np.concatenate(column, axis=-1) for column in columns))
+
+
+def _with_coding(measured: UnitWork, coding: UnitWork | None) -> UnitWork:
+    return (
+        measured if coding is None else UnitWork(measured.forward + coding.forward, measured.backward + coding.backward)
+    )
+
+
 def link_notes(link: LinkSettings) -> list[str]:
     """What a plan says of the codecs of a config."""
-    choices = link_choices(link)
-    if not choices.lossy:
+    text, allowed = link_text(link), allowed_links(link).values()
+    if text is None:
         return []
-    notes = [
-        f"messages are charged as {choices.text()} makes them; what that costs in accuracy is for you to measure (docs/codecs.md)"
-    ]
-    if any(choice is not None and choice.row.depends_on_data for choice in (choices.up, choices.down)):
+    charged = (
+        f"messages are charged as {text} makes them"
+        if len(allowed) == 1
+        else f"codecs were chosen with cuts, from {text}"
+    )
+    notes = [f"{charged}; {_points_words(link)}"]
+    if any(choice is not None and choice.row.depends_on_data for pair in allowed for choice in (pair.up, pair.down)):
         notes.append("the size of a coded message depends on the data; it is charged as the most that is sent")
     return notes
+
+
+def _points_words(link: LinkSettings) -> str:
+    """What is known of the points of accuracy that codecs cost."""
+    if link.points is None:
+        return "what that costs in accuracy is not measured here, and for you to measure (link.points, docs/codecs.md)"
+    measured = ", ".join(
+        f"{text} at cut {cut} {points:g}" for (text, cut), points in sorted(read_points(link.points).items())
+    )
+    limit = (
+        "leaves out no codec, since link.max_points is not set"
+        if link.max_points is None
+        else f"up to {link.max_points:g} are allowed"
+    )
+    return f"points of accuracy by {link.points}, which do not add up over clients: {measured}; {limit}"
+
+
+def rows_within_points(link: LinkSettings, cost: CostTable) -> Array | None:
+    """The rows [C of every block] whose measured points are at most `link.max_points`; None where no limit is set. What is not coded costs
+    nothing: all rows without a codec, and the last cut, at which nothing travels."""
+    if link.max_points is None:
+        return None
+    measured = {} if link.points is None else read_points(link.points)
+    rows = [
+        not (choices.up or choices.down)
+        or cut == cost.num_units
+        or measured.get((text, cut), math.inf) <= link.max_points
+        for text, choices in allowed_links(link).items()
+        for cut in cost.cuts
+    ]
+    return np.array(rows)
+
+
+def read_points(path: str) -> dict[tuple[str, int], float]:
+    """The points of accuracy that each codec costs at each cut, as a file of measurements has them."""
+    try:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(
+            f"link.points={path} cannot be read ({error}); give a CSV file with {', '.join(POINTS_FIELDS)}"
+        ) from None
+    points: dict[tuple[str, int], float] = {}
+    for number, row in enumerate(rows, start=2):
+        where = f"link.points={path}, line {number}"
+        text, *number_texts = (row.get(name) or "" for name in POINTS_FIELDS)
+        try:
+            cut, cost_points = int(number_texts[0]), float(number_texts[1])
+        except ValueError:
+            cut, cost_points = -1, math.nan
+        if cut < 0 or not math.isfinite(cost_points):
+            raise InputError(
+                f"{where}: cut is {number_texts[0]!r} and points {number_texts[1]!r}; give a cut, and how many points its codec costs"
+            )
+        key = (pair_text(read_pair(where, text)), cut)
+        if key in points:
+            raise InputError(f"{where}: codec {text} at cut {cut} stands there twice; keep one of them")
+        points[key] = cost_points
+    return points
 
 
 def coding_work(cost: CostTable, choices: LinkChoices) -> CodingWork:
@@ -76,13 +204,6 @@ def coding_work(cost: CostTable, choices: LinkChoices) -> CodingWork:
     )
     there, back = numbers * (cost.smashed_bits > 0), numbers * (cost.gradient_bits > 0)
     return CodingWork(UnitWork(there * up[0], back * down[1]), UnitWork(there * up[1], back * down[0]))
-
-
-def added_work(measured: UnitWork | None, coding: UnitWork) -> UnitWork | None:
-    """What units take where they were measured, with the coding; nothing where they were not, since the table's FLOPs have it then."""
-    if measured is None:
-        return None
-    return UnitWork(measured.forward + coding.forward, measured.backward + coding.backward)
 
 
 def _shapes(cost: CostTable) -> Sequence[tuple[int, ...]]:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from hsfl.allocation.cuts.search import CutRequest, CutSettings, best_single_cut, search_cuts
+from hsfl.codec_table import pair_text, read_pair
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.framework_table import PROPOSED, method
@@ -23,20 +24,56 @@ SAMPLES_IN_TURNS = 10  # the same where clients take turns, whose rounds are mad
 
 
 def choose_cuts(task: CutTask) -> tuple[tuple[int, ...], str | None]:
-    """The cut of each client [K], as `fleet.cuts` asks, and what to say of a search that its time limit stopped.
+    """The row of the cost table of each client [K], as `fleet.cuts` asks, and what to say of a search that its time limit stopped. A row is a cut,
+    or a cut with its codec where `link.allowed` has several.
 
     Nothing is searched for a framework that would not look at it.
     """
     config, world, asked = task.config, task.world, task.config.fleet.cuts
+    check_codecs(config, world)
     if not isinstance(asked, str):
-        return check_cuts("fleet.cuts", asked, config.fleet.min_cut, world), None
+        return given_rows(config, world, check_cuts("fleet.cuts", asked, config.fleet.min_cut, world)), None
     if asked == "max_cut" or not looks_at_cuts(config):
-        return tuple(world.fleet.max_cut.tolist()), None
+        return given_rows(config, world, tuple(world.fleet.max_cut.tolist())), None
     if asked == "fastest" or own_policy(config.allocation.policy, config.framework) == "even":
         return fastest_cuts(task), None
     from hsfl.planning.policy_cuts import policy_cuts  # here, because compiling takes seconds
 
     return policy_cuts(task)
+
+
+def given_rows(config: RunConfig, world: World, cuts: tuple[int, ...]) -> tuple[int, ...]:
+    """The rows of given cuts [K], with the codecs that `link.codecs` gives."""
+    codecs = config.link.codecs
+    if codecs is None:
+        return cuts
+    if len(codecs) != len(cuts):
+        raise InputError(f"link.codecs has {len(codecs)} entries but there are {len(cuts)} clients; give one for each")
+    texts = tuple(pair_text(read_pair("link.codecs", text)) for text in codecs)
+    return tuple(world.rows_of(cuts, texts).tolist())
+
+
+def check_codecs(config: RunConfig, world: World) -> None:
+    """Refuse several codecs where clients cannot have different ones, or nobody chooses them with cuts."""
+    row, given = method(config.framework), config.link.codecs is not None
+    allowed = (
+        "link.codecs gives each client its codec but"
+        if given
+        else f"link.allowed has {len(world.codecs)} codecs to choose from but"
+    )
+    is_cut = not isinstance(config.fleet.cuts, str) or config.fleet.cuts == "max_cut"
+    if given and not is_cut:
+        raise InputError(f"{allowed} fleet.cuts is {config.fleet.cuts!r}; give the cuts, too, or set link.allowed")
+    if world.cost.num_blocks == 1:
+        return
+    if not (row.own_cuts and row.copy_per_client):
+        raise InputError(
+            f"{allowed} framework {config.framework} has one cut for all; allow one codec, or set link.allowed for hsfl alone"
+        )
+    if is_cut and not given:
+        raise InputError(f"{allowed} fleet.cuts gives the cuts; set fleet.cuts=planned, or allow one codec")
+    if is_crowd(world):
+        raise InputError(f"{allowed} large fleets and several cells have one codec for all; allow one codec")
 
 
 def looks_at_cuts(config: RunConfig) -> bool:
@@ -118,14 +155,14 @@ def fastest_cuts(task: CutTask) -> tuple[int, ...]:
         return tuple(own_fastest_cuts(task).tolist())
     if world.servers.service is not None and divides_server(task.config):
         return tuple(search_cuts(_queued_request(task)).cuts.tolist())
-    options = np.arange(task.config.fleet.min_cut, world.cost.num_units + 1)
+    options = np.flatnonzero(task.rows.any(axis=0))
     times = [_phases(world, np.full(fleet.num_clients, cut), task.batch_size) for cut in options]
     own_s = np.stack([client_round_s(phases_at_cut, num_batches) for phases_at_cut in times])  # [C, S, K]
     down_s = np.stack([phases_at_cut.model_down_s for phases_at_cut in times])
-    holds = options[:, None] <= fleet.max_cut  # [C, K]
+    holds = task.rows.T[options]  # [C, K]
     own_s = np.where(holds[:, None], own_s, np.inf)
-    deepest = holds.sum(axis=0) - 1
-    starts = [np.minimum(place, deepest) for place in range(len(options))]
+    held = np.maximum.accumulate(np.where(holds, np.arange(len(options))[:, None], -1), axis=0)
+    starts = [np.where(places >= 0, places, holds.argmax(axis=0)) for places in held]
     starts.append((own_s + down_s).mean(axis=1).argmin(axis=0))
     descents = [_descend(own_s, down_s, start) for start in starts]
     best = min(descents, key=lambda places: _mean_round_s(own_s, down_s, places))

@@ -1,7 +1,18 @@
 """The cuts of a policy, chosen once before a run: searched over sampled rounds, or given by the policy's rule."""
 
+from dataclasses import replace
+
 from hsfl.allocation.cuts.radio import radio_request
-from hsfl.allocation.cuts.search import CutChoice, CutRequest, CutSettings, OnProgress, ignore_progress, search_cuts
+from hsfl.allocation.cuts.search import (
+    CutChoice,
+    CutRequest,
+    CutSettings,
+    OnProgress,
+    best_single_cut,
+    ignore_progress,
+    search_cuts,
+    single_cuts,
+)
 from hsfl.allocation.policies import policy
 from hsfl.allocation.policy_table import POLICIES, PolicyRow
 from hsfl.allocation.scenario import Scenario
@@ -58,7 +69,10 @@ def cut_request(
         return CutRequest(task.rows, queued_rounds(task, draws), how, start, on_progress)
     if is_crowd(world):
         return CutRequest(task.rows, large_fleet(task), how)
-    return radio_request(sampled_scenarios(task), how, on_progress)
+    request = radio_request(sampled_scenarios(task), how, on_progress)
+    if world.cost.num_blocks == 1 or chosen.chooses_cuts or not single_cuts(task.rows).size:
+        return request
+    return replace(request, start=best_single_cut(request).cuts)  # with several codecs there are more rows than starts
 
 
 def sampled_scenarios(task: CutTask) -> list[Scenario]:

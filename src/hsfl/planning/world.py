@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hsfl.allocation.scenario import Scenario
-from hsfl.codec_table import link_choices
+from hsfl.allocation.scenario import Scenario, rows_between
+from hsfl.codec_table import NONE, allowed_links
 from hsfl.config import FleetConfig, ModelConfig, NetworkConfig, RunConfig, TrainConfig
 from hsfl.data.passes import batches_of_pass, samples_of_round, steps_of_round
 from hsfl.errors import InputError
@@ -35,13 +35,14 @@ from hsfl.network.channel import (
 from hsfl.network.devices import Fleet, Servers
 from hsfl.network.latency import Rates
 from hsfl.network.round_end import RoundEnd
-from hsfl.planning.coded_cost import added_work, coded_cost, coding_work
+from hsfl.planning.coded_cost import cost_of_rows, rows_within_points, work_of_rows
 from hsfl.planning.fleet_from_file import measured_works, to_other_server, with_fleet_file
 from hsfl.rng import stream
 
 if TYPE_CHECKING:
     from hsfl.models.units import SplitModel
 
+Array = np.ndarray
 OPTIMIZER_STATES = {"sgd": 0, "momentum": 1, "adam": 2}  # tensors of the weights' size that each keeps
 Shape = tuple[int, ...]  # of a sample
 
@@ -57,6 +58,44 @@ class World:
     recorded: RoundDraw | None  # a history [R, ...] that is played back; None if rounds are drawn
     seed: int  # of devices and channel
     speed_std: float  # of a client's speed from round to round, relative
+    codecs: tuple[str, ...] = (NONE,)  # of each block of the cost table, as `codec_table.read_pair` reads them
+    own_codecs: bool = (
+        False  # whether each client has a codec of its own, given or chosen; else everybody has the one of the settings
+    )
+    usable: Array | None = None  # [rows of the cost table] bool: those that any client may take at all; None: all
+
+    def rows(self, min_cut: int) -> Array:
+        """The rows of the cost table that each client may take, [K, C of every block] bool."""
+        deepest = np.minimum(self.fleet.max_cut, self.cost.num_units)
+        rows = np.tile(rows_between(min_cut, deepest, self.cost.num_units + 1), self.cost.num_blocks)
+        if self.usable is None:
+            return rows
+        rows = rows & self.usable
+        if not (has_row := rows.any(axis=1)).all():
+            raise InputError(
+                f"link.max_points leaves {self.fleet.name(int(has_row.argmin()))} without a cut; raise it, or allow {NONE} (link.allowed)"
+            )
+        return rows
+
+    def codecs_of(self, rows: Array) -> tuple[str, ...]:
+        """The codec of each client that has these rows [K]; nothing where clients have none of their own."""
+        if not self.own_codecs:
+            return ()
+        blocks = np.where(self.cost.cuts_of(rows) < self.cost.num_units, self.cost.blocks_of(rows), -1)
+        return tuple(NONE if block < 0 else self.codecs[block] for block in blocks)
+
+    def rows_of(self, cuts: Sequence[int], codecs: Sequence[str]) -> Array:
+        """The rows of these cuts with these codecs, [K] each; `codecs_of` gives the codecs back."""
+        if not codecs:
+            return np.array(cuts)
+        num_cuts, blocks = self.cost.num_units + 1, {codec: block for block, codec in enumerate(self.codecs)}
+        for k, (cut, codec) in enumerate(zip(cuts, codecs)):
+            if codec not in blocks and cut < self.cost.num_units:
+                raise InputError(
+                    f"the codec of {self.fleet.name(k)} is {codec!r} but link.allowed is {list(self.codecs)}; allow the codecs with which "
+                    "the cuts were chosen"
+                )
+        return np.array([cut + num_cuts * blocks.get(codec, 0) for cut, codec in zip(cuts, codecs)])
 
     def named(self, names: Sequence[str]) -> "World":
         """The world whose clients have these names [K], where a fleet file gave them none; no names change nothing."""
@@ -81,17 +120,18 @@ def make_world(config: RunConfig, input_shape: Shape, num_classes: int, model: "
 
 def world_of(config: RunConfig, cost: CostTable) -> World:
     """The world of a config whose model has this cost table."""
-    works, link = measured_works(config, cost), link_choices(config.link)
-    if link.lossy and not method(config.framework).pools_data:
-        work = coding_work(cost, link)
+    works, allowed, usable = measured_works(config, cost), allowed_links(config.link), None
+    config = with_fleet_file(config)
+    fleet = _make_fleet(config.fleet, cost, config.fleet_seed)
+    if not method(config.framework).pools_data:
+        blocks, usable = list(allowed.values()), rows_within_points(config.link, cost)
         works = replace(
             works,
-            devices=added_work(works.devices, work.client),
-            main_server=added_work(works.main_server, work.server),
+            devices=work_of_rows(cost, blocks, works.devices, "client"),
+            main_server=work_of_rows(cost, blocks, works.main_server, "server"),
         )
-        cost = coded_cost(cost, link, config.train.batch_size)
-    config = with_fleet_file(config)
-    fleet = replace(_make_fleet(config.fleet, cost, config.fleet_seed), work=works.devices)
+        cost = cost_of_rows(cost, blocks, config.train.batch_size)
+    fleet = replace(fleet, work=works.devices)
     network, recorded = config.network, None
     if network.history is not None:
         recorded = history.read_history(network.history, fleet.num_clients)
@@ -110,7 +150,11 @@ def world_of(config: RunConfig, cost: CostTable) -> World:
         end,
         None if end is None else end.beside(tests_per_round(config.train)),
     )
-    return World(cost, fleet, servers, links, recorded, config.fleet_seed, network.speed_std)
+    own_codecs = not method(config.framework).pools_data and (len(allowed) > 1 or config.link.codecs is not None)
+    codecs = tuple(allowed)[: cost.num_blocks]
+    return World(
+        cost, fleet, servers, links, recorded, config.fleet_seed, network.speed_std, codecs, own_codecs, usable
+    )
 
 
 def server_is_queue(network: NetworkConfig) -> bool:
@@ -395,4 +439,5 @@ def scenario_of_round(
         main_gain=draw.main_gain,
         edge_gain=draw.edge_gain,
         model_down_bits=cost.model_down_bits,
+        legal_rows=None if cost.num_blocks == 1 and world.usable is None else world.rows(min_cut),
     ).checked()

@@ -279,6 +279,7 @@ class PlannedClient:
     edge_down_power_w: Number | None
     weight: Number | None
     name: str
+    codec: str | None = None  # where clients have different ones
 
 
 @dataclass(frozen=True)

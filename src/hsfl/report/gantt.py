@@ -215,7 +215,7 @@ def _label_client_rows(
     row_labels = (
         names
         if pooled
-        else [f"{escape_dollars(_short_name(name))}   cut {record.cuts[k]}" for name, k in zip(names, clients)]
+        else [f"{escape_dollars(_short_name(name))}   cut {record.cut_labels[k]}" for name, k in zip(names, clients)]
     )
     axes.set_yticks(range(len(clients)), row_labels, fontsize=font)
     axes.tick_params(axis="y", length=0)

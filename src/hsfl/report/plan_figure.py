@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from hsfl.errors import InputError
-from hsfl.formats import seconds
+from hsfl.formats import cut_words, seconds
 from hsfl.report.figure_style import STYLE, escape_dollars, matplotlib
 from hsfl.report.gantt import MAX_ROWS, PHASE_COLOURS
 
@@ -40,7 +40,8 @@ def plan_figure(plan: Any) -> "Figure":
             axes.barh(range(len(clients)), widths, left=left, height=0.76, color=colour, label=label, edgecolor="white")
             left = [start + width for start, width in zip(left, widths)]
         axes.set_yticks(
-            range(len(clients)), [f"{escape_dollars(client.name)}   cut {client.cut}" for client in clients]
+            range(len(clients)),
+            [f"{escape_dollars(client.name)}   cut {cut_words(client.cut, client.codec)}" for client in clients],
         )
         axes.set_ylim(len(clients) - 0.4, -0.6)
         axes.grid(axis="y", visible=False)

@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from hsfl.codec_table import link_choices
+from hsfl.codec_table import link_text
 from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.data.registry import Dataset
 from hsfl.errors import InputError, install_extra, known_name
@@ -129,8 +129,8 @@ def export_folder(
 def link_note(config: RunConfig) -> dict[str, str]:
     """With which codecs a model was trained, as a note of its file: a model that was trained with top-k is good only with top-k at its cut.
     Empty where no codec changed anything."""
-    choices = link_choices(config.link)
-    return {"hsfl.link": choices.text()} if choices.lossy else {}
+    codecs = link_text(config.link)
+    return {} if codecs is None else {"hsfl.link": codecs}
 
 
 @torch.no_grad()

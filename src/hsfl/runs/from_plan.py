@@ -19,7 +19,7 @@ from hsfl.runs.run_folder.provenance import keep_inputs
 from hsfl.runs.run_folder.records import Index
 
 PLAN_FILE = "plan.json"
-DECIDED = ("fleet.cuts", "allocation.policy")  # settings that a plan decides
+DECIDED = ("fleet.cuts", "allocation.policy", "link.codecs")  # settings that a plan decides
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class PlannedCuts:
     policy: str
     cuts: Annotated[list[Index], Field(min_length=1)]
     config: dict[str, Any] | None = None
+    codecs: list[str] | None = None
 
 
 def check_plan_folder(out: Path) -> None:
@@ -61,7 +62,7 @@ def read_plan(path: Path) -> PlannedCuts:
         return plan
     config = from_folder(path.parent, plan.config)
     parse_stored(config, path)
-    return PlannedCuts(plan.policy, plan.cuts, config)
+    return PlannedCuts(plan.policy, plan.cuts, config, plan.codecs)
 
 
 def as_planned(config: RunConfig, plan: PlannedCuts, changes: Iterable[str] = ()) -> RunConfig:
@@ -79,4 +80,7 @@ def as_planned(config: RunConfig, plan: PlannedCuts, changes: Iterable[str] = ()
     config = with_changes(config, [f"allocation.policy={json.dumps(plan.policy)}"], look=False)
     if policy_row(plan.policy, config.options).chooses_cuts:
         return with_changes(config, ["fleet.cuts=planned"])
-    return with_changes(config, [f"fleet.cuts={plan.cuts}"])
+    changed = [f"fleet.cuts={plan.cuts}"]
+    if plan.codecs is not None:
+        changed += ["link.allowed=none", "link.up=none", "link.down=none", f"link.codecs={json.dumps(plan.codecs)}"]
+    return with_changes(config, changed)

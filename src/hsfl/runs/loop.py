@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from hsfl.codec_table import NONE
 from hsfl.config import RunConfig
 from hsfl.data.registry import Dataset
-from hsfl.engines.engine import Engine, Inline
+from hsfl.engines.engine import CodedCut, Engine, Inline
 from hsfl.engines.start import start_engine
 from hsfl.files import write_json
 from hsfl.frameworks import find_framework
@@ -140,7 +141,7 @@ def _train(parts: Parts, going_on: bool) -> tuple[Summary, int | None]:
 def make_clock(bench: Bench, framework: Framework) -> RoundClock:
     """The clock that times the rounds of a framework in the bench's world."""
     extras = replace(framework.extras(), moment_bits=NormLayers.of(bench.task.model).moment_bits)
-    return RoundClock(bench.task.config, bench.world, framework.cuts, bench.num_samples, extras)
+    return RoundClock(bench.task.config, bench.world, framework.cuts, bench.num_samples, extras, bench.task.codecs)
 
 
 def _round(
@@ -167,8 +168,8 @@ def _round(
             estimated = assess_estimated(parts.engine, framework, after, kept, round_index)
             quality, estimation_s = estimated.quality, parts.clock.estimation_s(round_index, chosen)
             result.bytes.merge(estimated.bytes)
-        if parts.bench.exam.codec is not None and not parts.clock.method.pools_data:
-            coded = assess_coded(parts.engine, framework, after, estimated.whole if estimated else None)
+        if not parts.clock.method.pools_data:
+            coded = assess_coded(parts, after, estimated.whole if estimated else None)
     wall_s = time.perf_counter() - began
     record = make_round_record(
         framework, task, round_index, position.sim_time_s, timeline, allocation_note, result, quality, wall_s,
@@ -236,21 +237,21 @@ def assess_estimated(
     return Estimated(whole, engine.evaluate(whole), engine.evaluate(averaged), num_bytes)
 
 
-def assess_coded(
-    engine: Engine, framework: Framework, state: State, estimated: UnitState | None = None
-) -> Quality | None:
-    """How good the joined model is when it is split and smashed data go through the codec of `link.up`: the mean over the clients, each
-    with its own cut. None where no client has a cut at which something travels. estimated: the joined model with other statistics of
+def assess_coded(parts: Parts, state: State, estimated: UnitState | None = None) -> Quality | None:
+    """How good the joined model is when it is split and smashed data go through their codec: the mean over the clients, each with its own
+    cut and codec. None where no client has a cut at which something is coded. estimated: the joined model with other statistics of
     BatchNorm."""
-    models = list(whole_models(framework, state)) if estimated is None else [estimated]
-    cuts, num_units = framework.cuts, models[0].stop
-    if all(cut == num_units for cut in cuts):
+    engine, framework, task = parts.engine, parts.framework, parts.bench.task
+    codecs = task.up_codecs()
+    if all(codec == NONE or cut == task.num_units for cut, codec in zip(framework.cuts, codecs)):
         return None
-    codec_at = [None if cut == num_units else cut for cut in cuts]
+    coded = [CodedCut(*at) for at in zip(framework.cuts, codecs)]
+    codec_at = [None if at.cut == task.num_units or at.codec == NONE else at for at in coded]
+    models = list(whole_models(framework, state)) if estimated is None else [estimated]
     if len(models) > 1:
-        return mean_quality([engine.evaluate(whole, cut) for whole, cut in zip(models, codec_at)])
-    quality_at = {cut: engine.evaluate(models[0], cut) for cut in dict.fromkeys(codec_at)}
-    return mean_quality([quality_at[cut] for cut in codec_at])
+        return mean_quality([engine.evaluate(whole, at) for whole, at in zip(models, codec_at)])
+    quality_at = {at: engine.evaluate(models[0], at) for at in dict.fromkeys(codec_at)}
+    return mean_quality([quality_at[at] for at in codec_at])
 
 
 def _with_pooled_statistics(framework: Framework, averaged: UnitState, shard: NormShard) -> tuple[UnitState, LinkBytes]:

@@ -111,6 +111,9 @@ class PredictedClient:
     seconds: dict[str, Positive]  # of each phase over the round
 
 
+Choice = tuple[list[int], list[str] | None]  # the cut of each client, and its codec where clients have different ones
+
+
 @dataclass(frozen=True)
 class PlannedRound:
     """plan.json, as far as it is compared."""
@@ -122,6 +125,11 @@ class PlannedRound:
     ending_s: dict[str, Positive] = field(default_factory=dict)  # of each part of the round's end
     config: dict[str, Any] | None = None
     path: str = ""
+    codecs: list[str] | None = None  # [K] where clients have different ones
+
+    @property
+    def choice(self) -> "Choice":
+        return self.cuts, self.codecs
 
     @property
     def names(self) -> list[str] | None:
@@ -149,7 +157,7 @@ def check_same_fleet(plans: Sequence[PlannedRound]) -> None:
         if len(plan.cuts) != len(plans[0].cuts) or plan.names != plans[0].names:
             raise InputError(f"{plan.path} and {plans[0].path} are plans of different fleets; compare them one by one")
         for other in plans[:place]:
-            if other.cuts == plan.cuts:
+            if other.choice == plan.choice:
                 raise InputError(f"{plan.path} and {other.path} have the same cuts; leave one of the plans out")
 
 
@@ -164,8 +172,10 @@ class _Rounds:
     records: list[RoundRecord]
     clients: list[int]
 
-    def cuts(self, record: RoundRecord) -> list[int]:
-        return [record.cuts[client] for client in self.clients]
+    def choice(self, record: RoundRecord) -> Choice:
+        """Cuts and codecs in the plan's order of clients."""
+        codecs = record.codecs and [record.codecs[client] for client in self.clients]
+        return [record.cuts[client] for client in self.clients], codecs
 
 
 def compare_run(plans: Sequence[PlannedRound], path: Path, span: RoundSpan) -> ComparedRun:
@@ -178,8 +188,8 @@ def compare_run(plans: Sequence[PlannedRound], path: Path, span: RoundSpan) -> C
     if not chosen:
         raise InputError(f"{path} has {count(len(run.records), 'round')}, none of --rounds {span}; choose others")
     plan = _plan_of(plans, config, run, chosen)
-    cuts = run.cuts(run.records[0]) if plan is None else plan.cuts
-    counted = [record for record in chosen if run.cuts(record) == cuts]
+    choice = run.choice(run.records[0]) if plan is None else plan.choice
+    counted, cuts = [record for record in chosen if run.choice(record) == choice], choice[0]
     if not counted:
         raise InputError(
             f"{path} has no round of --rounds {span} with the cuts of its first round or of a plan; give their plan, too"
@@ -232,8 +242,8 @@ def _plan_of(
     do not go round as those of a plan do."""
     if not _goes_as_planned(config.framework, plans[0]):
         return None
-    best = max(plans, key=lambda plan: sum(run.cuts(record) == plan.cuts for record in chosen))
-    return best if any(run.cuts(record) == best.cuts for record in chosen) else None
+    best = max(plans, key=lambda plan: sum(run.choice(record) == plan.choice for record in chosen))
+    return best if any(run.choice(record) == best.choice for record in chosen) else None
 
 
 def _goes_as_planned(framework: str, plan: PlannedRound) -> bool:

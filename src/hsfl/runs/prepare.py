@@ -5,13 +5,13 @@ Whoever needs less takes less: testing a model takes `read_data`, `make_images` 
 """
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hsfl.codec_table import link_choices
+from hsfl.codec_table import allowed_links
 from hsfl.config import OWN_MODEL, RunConfig
 from hsfl.data import augment
 from hsfl.data.partition import Holdings
@@ -31,7 +31,7 @@ from hsfl.models.units import SplitModel
 from hsfl.models.weights_file import load_init_weights
 from hsfl.models.zoo import build
 from hsfl.network.devices import MANY_CLIENTS
-from hsfl.planning.cuts import check_cuts, choose_cuts, choose_one_cut
+from hsfl.planning.cuts import check_codecs, check_cuts, choose_cuts, choose_one_cut, given_rows
 from hsfl.planning.fair_defaults import without_auto
 from hsfl.planning.rounds.allocators import policy_of
 from hsfl.planning.rounds.participation import CutTask
@@ -69,12 +69,12 @@ class Bench:
     @property
     def cuts(self) -> CutsRecord:
         """The cuts that were given or chosen, for another bench of the same run."""
-        return CutsRecord(list(self.task.cuts), self.plan_note)
+        return CutsRecord(list(self.task.cuts), self.plan_note, list(self.task.codecs) or None)
 
     @property
     def exam(self) -> Exam:
         task = self.task
-        return Exam(task.model, task.initial, self.test, self.num_outputs, task.goal, task.link().codecs.up)
+        return Exam(task.model, task.initial, self.test, self.num_outputs, task.goal)
 
 
 def prepare(
@@ -111,7 +111,9 @@ def prepare(
     extras = _searched_extras(config, fitted, feed, world, num_samples, goal)
     chosen, plan_note = _cuts(config, extras.charged(world), num_samples, extras.passes, cuts)
     search = CutTask(config, extras.charged(world), extras.passes * count_batches(config, num_samples))
-    task = _make_task(config, fitted, feed, world, num_samples, chosen, choose_one_cut(search, chosen), goal)
+    chosen_cuts, codecs = tuple(world.cost.cuts_of(chosen).tolist()), world.codecs_of(np.array(chosen))
+    one_cut = choose_one_cut(search, chosen_cuts)
+    task = replace(_make_task(config, fitted, feed, world, num_samples, chosen_cuts, one_cut, goal), codecs=codecs)
     notes = (*data_notes(config, dataset), *_norm_notes(config, fitted, indices), *_receiver_notes(config))
     if pixel_shape is not None:
         notes = (*notes, *_pixel_notes(config, dataset, world))
@@ -122,9 +124,17 @@ def prepare(
 def _cuts(
     config: RunConfig, world: World, num_samples: np.ndarray, passes: int, before: CutsRecord | None
 ) -> tuple[tuple[int, ...], str | None]:
-    """The cuts [K] that were chosen before, or are chosen now, and what to say of a search that its time limit stopped."""
+    """The rows [K] that were chosen before, or are chosen now, and what to say of a search that its time limit stopped."""
     if before is not None:
-        return check_cuts("the run's cuts (cuts.json)", tuple(before.cuts), config.fleet.min_cut, world), before.note
+        cuts = check_cuts("the run's cuts (cuts.json)", tuple(before.cuts), config.fleet.min_cut, world)
+        check_codecs(config, world)
+        if before.codecs is None and config.link.codecs is not None:
+            return given_rows(config, world, cuts), before.note
+        if (len(before.codecs or cuts) != len(cuts)) or (before.codecs is None and world.own_codecs):
+            raise InputError(
+                f"the run's cuts (cuts.json) have {len(before.codecs or ())} codecs for {len(cuts)} clients; put the original file back"
+            )
+        return tuple(world.rows_of(cuts, before.codecs or ()).tolist()), before.note
     return choose_cuts(CutTask.of_run(config, world, num_samples, passes))
 
 
@@ -257,7 +267,7 @@ def _check_settings(config: RunConfig) -> None:
     """Refuse settings that are wrong whatever the data and the model are."""
     _find_device(config.device)
     _check_policy(config)
-    link_choices(config.link)
+    allowed_links(config.link)
     refuse_wherever_given(config)
     clients_per_round, num_clients = config.train.clients_per_round, config.fleet.num_clients
     if clients_per_round is not None and clients_per_round > num_clients:

@@ -132,19 +132,22 @@ def _first_or_saved_state(parts: Parts, going_on: bool) -> tuple[State, RunStand
                 f"train.rounds is {config.train.rounds} but {folder.path} has done {standing.rounds_done}; raise it"
             )
         folder.keep_rounds(standing.rounds_done)
-        _check_same_cuts(folder, parts.framework.cuts)
+        _check_same_cuts(folder, parts.framework.cuts, parts.bench.task.codecs)
         folder.write_config(config)
     else:
         folder.create(config, parts.engine.num_threads)
     return state, standing
 
 
-def _check_same_cuts(folder: RunFolder, cuts: Sequence[int]) -> None:
-    """Refuse to go on with other cuts than those of the run's rounds: cuts.json may have been edited, or it is missing
+def _check_same_cuts(folder: RunFolder, cuts: Sequence[int], codecs: Sequence[str]) -> None:
+    """Refuse to go on with other cuts or codecs than those of the run's rounds: cuts.json may have been edited, or it is missing
     and the cuts were searched again."""
-    if (before := folder.rounds()[-1:]) and before[0].crowd is None and before[0].cuts != list(cuts):
+    before = [record for record in folder.rounds()[-1:] if record.crowd is None]
+    for name, present in (("cuts", list(cuts)), ("codecs", list(codecs) or None)):
+        if not before or (made_with := getattr(before[0], name)) == present:
+            continue
         raise InputError(
-            f"the rounds in {folder.path} were made with cuts {before[0].cuts}, not {list(cuts)}; put the original "
+            f"the rounds in {folder.path} were made with {name} {made_with}, not {present}; put the original "
             f"{folder.cuts_path.name} back, or run again into a new folder"
         )
 

@@ -44,6 +44,7 @@ OFFERED = {  # to other folders, by module
     "codecs.head_codec": ("REMEMBERED",),
     "codecs.link_codecs": (
         "LinkCodecs",
+        "make_codec",
         "make_link_codecs",
     ),
     "evaluation": (

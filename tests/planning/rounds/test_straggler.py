@@ -141,7 +141,9 @@ def test_the_longest_phase_of_a_plan() -> None:
     plan = SimpleNamespace(
         why=held,
         clients=[
-            SimpleNamespace(client=3, name="ward-1", cut=2, weight=0.7, seconds={"client": 9.0, "model_down": 1.0})
+            SimpleNamespace(
+                client=3, name="ward-1", codec=None, cut=2, weight=0.7, seconds={"client": 9.0, "model_down": 1.0}
+            )
         ],
         crowd=None,
         round_s=12.0,
@@ -164,6 +166,7 @@ def test_no_client_of_a_plan_is_named_where_all_end_together_and_no_weight_tells
         clients = [
             SimpleNamespace(
                 client=k,
+                codec=None,
                 name=f"client {k}",
                 cut=1,
                 weight=weight,

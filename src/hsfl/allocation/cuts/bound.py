@@ -75,6 +75,7 @@ def options(scenario: Scenario, rows: Array | None = None) -> tuple[Stage, Array
         max_cut=s.max_cut[clients],
         main_gain=s.main_gain[clients],
         edge_gain=s.edge_gain[clients],
+        legal_rows=rows[clients],
     )
     stage = training_stage(repeated, cuts)
     group = np.concatenate([[0], np.cumsum(rows.sum(axis=1))])

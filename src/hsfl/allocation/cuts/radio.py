@@ -74,7 +74,7 @@ class Fitness:
         shape = (2, len(scenarios), self.scenario.num_subchannels)
         self.owners = np.full(shape, -1)
         if self.scenario.sharing == "exclusive":
-            start = np.full(self.scenario.num_clients, self.scenario.min_cut)
+            start = self.scenario.rows.argmax(axis=1)  # the first that each client may take
             packed_samples.warm_owners(self.samples, start, self.owners)
 
     def __call__(self, cuts: Array) -> Array:
@@ -174,6 +174,8 @@ class RadioJudge(Judge):
 
     def first_descent(self) -> tuple[Array, float]:
         starts = first_candidates(self.request, STARTS)
+        if self.request.start is not None:
+            starts = np.concatenate([self.request.start[None], starts])
         order = np.argsort(self(starts), kind="stable")
         best, best_s = starts[order[0]], np.inf
         for start in starts[order[:2]]:

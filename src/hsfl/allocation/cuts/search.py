@@ -177,8 +177,9 @@ def place_of(rows: Array, cuts: Array) -> Array:
 
 
 def scls(rows: Array) -> Array:
-    """SCLS: the deepest cut that every client may take, for all clients, [K]."""
-    return np.full(len(rows), np.flatnonzero(rows.all(axis=0))[-1])
+    """SCLS: the deepest cut that every client may take, for all clients, [K]; where there is none, the deepest of each client."""
+    common = np.flatnonzero(rows.all(axis=0))
+    return np.full(len(rows), common[-1]) if len(common) else row_at(rows, rows.sum(axis=1) - 1)
 
 
 def rcls(rows: Array, rng: np.random.Generator) -> Array:
@@ -205,6 +206,10 @@ def best_single_cut(request: CutRequest) -> CutChoice:
     """The single cut, the same for all clients, with the shortest mean round."""
     assert request.rounds is not None, "single cuts are tried on rounds"
     candidates = single_cuts(request.rows)
+    if not len(candidates):
+        raise InputError(
+            "no row of the cost table is legal for all clients (clients.rows); give each client a row of its own"
+        )
     return CutChoice(candidates[int(np.argmin(request.rounds.mean_s(candidates)))])
 
 

@@ -62,7 +62,8 @@ class CutPlanner:
         self, config: RunConfig, cost: CostTable, main_flops_per_s: float, log: Log, main_work: UnitWork | None = None
     ) -> None:
         network = config.network.model_copy(update={"kind": "measured", "speed_std": 0.0, "history": None})
-        self.config, self.cost = config.model_copy(update={"network": network}), cost
+        uncoded = type(config.link)()  # cuts are planned for messages as they are
+        self.config, self.cost = config.model_copy(update={"network": network, "link": uncoded}), cost
         self.main_flops_per_s, self.log = main_flops_per_s, log
         self.main_work = server_work(cost, main_work)
         self.end = round_end_of(network)  # of a round, as far as it is known

@@ -139,7 +139,9 @@ class Tail:
     def decode(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """The smashed data and labels of a batch."""
         shape = (self.steps.size(self.step), *self.kit.shapes[self.cut])
-        smashed = unpack_coded("smashed", tensors, self.kit.codecs.up, shape, self.kit.initial.floats.dtype)
+        smashed = unpack_coded(
+            "smashed", tensors, self.kit.codecs_of(self.seat).up, shape, self.kit.initial.floats.dtype
+        )
         return {"smashed": smashed, "labels": tensors["labels"]}
 
     def compute(self, tensors: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -151,7 +153,7 @@ class Tail:
         loss, gradient = self.session.step(batch["smashed"], batch["labels"], key, need_gradient=self.cut > 0)
         if not bool(torch.isfinite(loss)):
             raise WireError("diverged", f"the loss of step {self.step} is no number; lower train.lr")
-        return loss, pack_coded("gradient", gradient, self.kit.codecs.down, DOWN, draws_of(key, DOWN))
+        return loss, pack_coded("gradient", gradient, self.kit.codecs_of(self.seat).down, DOWN, draws_of(key, DOWN))
 
     def answer(self, loss: Tensor, gradient: dict[str, Tensor], waited_s: float, took_s: float, up_bytes: int) -> bytes:
         """Count the step and keep its answer, until the next batch shows that it arrived. gradient: as it travels."""

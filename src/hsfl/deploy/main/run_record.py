@@ -52,6 +52,7 @@ def measured_round_record(
         recall=list(quality.recall) if quality else None,
         lr=learning_rate(kit.config.train, round),
         cuts=list(plan.cuts),
+        codecs=None if kit.config.link.codecs is None else list(kit.config.link.codecs),
         started=sorted(tails),
         kept=list(kept),
         dropped=sorted(tails.keys() - set(kept)),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hsfl import plugins
-from hsfl.codec_table import link_choices
+from hsfl.codec_table import link_text
 from hsfl.config import RunConfig, read_config, with_changes
 from hsfl.data.registry import FACTS
 from hsfl.errors import InputError, known_name
@@ -190,9 +190,9 @@ def trace_config(data: str, scale: str, seed: int, trace: str, data_dir: Path | 
         keep = ["log.model_every=1"] if data == TAU_DATA else []  # columns with tau go on from the twins' models
         return with_changes(base, [f"framework={PROPOSED}", *keep])
     config = contender(base, trace)
-    if (link := link_choices(config.link)).lossy:
+    if (codecs := link_text(config.link)) is not None:
         raise InputError(
-            f"{trace!r} sets {link.text()}, but a trace is timed on fleets with other cuts, which would learn something else with a codec; "
+            f"{trace!r} sets {codecs}, but a trace is timed on fleets with other cuts, which would learn something else with a codec; "
             "leave it out"
         )
     if scale == "full" and (data, trace) in FULL_RATES:

@@ -18,7 +18,7 @@ from hsfl.formats import percent, seconds
 from hsfl.framework_table import PROPOSED
 from hsfl.network.clock import Why
 from hsfl.planning.coded_cost import link_notes
-from hsfl.planning.cuts import choose_cuts, planned_framework
+from hsfl.planning.cuts import check_codecs, choose_cuts, given_rows, planned_framework
 from hsfl.planning.fleet_from_file import fleet_notes
 from hsfl.planning.plans.plan_large import CrowdSamples, PlanCrowd, crowd_notes
 from hsfl.planning.plans.plan_rounds import ClientPlan, PlanRounds, PlanTask, plan_rounds
@@ -61,6 +61,7 @@ class Plan:
     crowd: PlanCrowd | None = (
         None  # of many clients or several cells: then `clients` is empty, and the bound is for these cuts
     )
+    codecs: list[str] | None = None  # [K] of smashed data and gradients, where clients have different ones
 
 
 def _planned_policy(config: RunConfig) -> str:
@@ -91,10 +92,11 @@ def make_plan(
     proposed, chosen = policy("proposed").choose(request), policy(name, config.options)
     rounds = plan_rounds(PlanTask(task, request, chosen, proposed.cuts, given))
     clients = [replace(client, name=world.fleet.name(client.client)) for client in rounds.clients(rounds.cuts)]
+    codecs = list(world.codecs_of(rounds.cuts))
     means = rounds.baselines_s()
     pressed = _most_pressed(clients)
     work = work_of(world.cost, pressed.cut, float(task.batch_size * task.num_batches[pressed.client]))
-    other_cut, other_round_s = _best_other_cut(world, pressed, config.fleet.min_cut, rounds)
+    other_cut, other_round_s = _best_other_cut(task, pressed, rounds)
     round_s = means[name] if given is None else rounds.mean_s(given)
     bound_s = min(proposed.lower_bound_s, round_s)
     spent_s = {phase: pressed.seconds[phase] for phase in holding_up(world)}
@@ -103,19 +105,19 @@ def make_plan(
     notes = [
         *_notes(config, clients),
         limit_note(config.allocation, proposed),
-        _one_cut_note(world, config, rounds, chosen)
+        _one_cut_note(task, rounds, chosen)
         if given is None
-        else _given_note(given, round_s, proposed.cuts, means["proposed"]),
+        else _given_note(world, given, round_s, proposed.cuts, means["proposed"]),
         unit_note(config, round_s, why),
         _ending_note(ending_s),
     ]
     return Plan(
         policy=name,
-        cuts=[int(cut) for cut in rounds.cuts],
+        cuts=world.cost.cuts_of(rounds.cuts).tolist(),
         round_s=round_s,
         lower_bound_s=bound_s,
         gap=(round_s - bound_s) / round_s if round_s > 0 else 0.0,
-        clients=clients,
+        clients=_as_told(world, clients, codecs),
         baselines_s=means,
         num_samples=len(proposed.round_s),
         search_s=proposed.seconds,
@@ -124,22 +126,37 @@ def make_plan(
         other_cut=other_cut,
         other_round_s=other_round_s,
         ending_s=ending_s,
+        codecs=codecs or None,
     )
 
 
+def _as_told(world: World, clients: list[ClientPlan], codecs: list[str]) -> list[ClientPlan]:
+    """The clients with cuts and codecs in place of rows of the cost table."""
+    cuts = world.cost.cuts_of(np.array([client.cut for client in clients])).tolist()
+    return [
+        replace(client, cut=cut, codec=codecs[client.client] if codecs else None) for client, cut in zip(clients, cuts)
+    ]
+
+
 def _given_cuts(task: CutTask) -> Array | None:
-    """The cuts [K] that the config gives; None where they are to be found."""
+    """The rows [K] that the config gives; None where they are to be found."""
+    check_codecs(task.config, task.world)
     asked = task.config.fleet.cuts
     if asked == "max_cut":
-        return np.minimum(task.world.fleet.max_cut, task.world.cost.num_units)
+        deepest = np.minimum(task.world.fleet.max_cut, task.world.cost.num_units)
+        return np.array(given_rows(task.config, task.world, tuple(deepest.tolist())))
     return None if isinstance(asked, str) else np.array(choose_cuts(task)[0])
 
 
-def _given_note(given: Array, round_s: float, proposed: Array, proposed_s: float) -> str:
+def _given_note(world: World, given: Array, round_s: float, proposed: Array, proposed_s: float) -> str:
     """What the planner would do instead of cuts that the config gives."""
     if (given == proposed).all():
         return "fleet.cuts gives these cuts; the planner would choose the same"
-    cuts = " ".join(map(str, proposed.tolist())) if len(proposed) <= MOST_TOLD else "others"
+    words = map(
+        " ".join,
+        zip(map(str, world.cost.cuts_of(proposed).tolist()), world.codecs_of(proposed) or [""] * len(proposed)),
+    )
+    cuts = " ".join(word.strip() for word in words) if len(proposed) <= MOST_TOLD else "others"
     return (
         f"fleet.cuts gives these cuts; the planner would choose {cuts}, with a mean round of {seconds(proposed_s, 4)} "
         f"({percent(proposed_s / round_s - 1, 1, sign=True)}) under the policy proposed"
@@ -205,20 +222,21 @@ def _plan_crowd(config: RunConfig, world: World, num_samples: Array, progress: O
     )
 
 
-def _one_cut_note(world: World, config: RunConfig, rounds: PlanRounds, chosen: Policy) -> str | None:
+def _one_cut_note(task: CutTask, rounds: PlanRounds, chosen: Policy) -> str | None:
     """A note where all clients have the same cut: which rule gave the cut, or what the best other cut of one client would cost."""
-    cuts, deepest = rounds.cuts, np.minimum(world.fleet.max_cut, world.cost.num_units)
+    world, cuts, rows = task.world, rounds.cuts, task.rows
     if len(cuts) < 2 or len(set(cuts.tolist())) > 1:
         return None
-    same = "SplitFed V1" if cuts[0] < world.cost.num_units else "FL"
-    opening = f"all clients have cut {cuts[0]}, so HSFL is {same} here, with another allocation"
+    cut_of_all = int(world.cost.cuts_of(cuts[0]))
+    same = "SplitFed V1" if cut_of_all < world.cost.num_units else "FL"
+    opening = f"all clients have cut {cut_of_all}, so HSFL is {same} here, with another allocation"
     if chosen.chooses_cuts:
         return f"{opening}: the rule of {chosen.name} gave everyone this cut, and no other was tried"
     moves = [
-        (k, cut)
-        for cut in (int(cuts[0]) - 1, int(cuts[0]) + 1)
+        (k, row)
+        for row in (int(cuts[0]) - 1, int(cuts[0]) + 1)
         for k in range(len(cuts))
-        if config.fleet.min_cut <= cut <= deepest[k]
+        if abs(int(world.cost.cuts_of(row)) - cut_of_all) == 1 and 0 <= row < rows.shape[1] and rows[k, row]
     ]
     if not moves:
         return f"{opening}: no client may have another cut (fleet.min_cut, fleet.max_cut)"
@@ -231,7 +249,7 @@ def _one_cut_note(world: World, config: RunConfig, rounds: PlanRounds, chosen: P
     before, after = (rounds.clients(tried_cuts)[k].seconds for tried_cuts in (cuts, _moved(cuts, k, cut)))
     most = max(after, key=lambda phase: after[phase] - before[phase])
     slower = f"its {most.replace('_', ' ')} would take {seconds(after[most], 3)} instead of {seconds(before[most], 3)}"
-    return f"{opening}: of all moves by one unit the best ({name} to cut {cut}) changes the mean round by {longer}; {slower}"
+    return f"{opening}: of all moves by one unit the best ({name} to cut {world.cost.cuts_of(cut)}) changes the mean round by {longer}; {slower}"
 
 
 def _moved(cuts: Array, client: int, cut: int) -> Array:
@@ -239,18 +257,20 @@ def _moved(cuts: Array, client: int, cut: int) -> Array:
     return np.where(np.arange(len(cuts)) == client, cut, cuts)
 
 
-def _best_other_cut(
-    world: World, pressed: ClientPlan, min_cut: int, rounds: PlanRounds
-) -> tuple[int | None, float | None]:
-    """The best cut besides the client's own and the mean round with it, of the cuts that can be tried in OTHER_CUTS_S."""
-    deepest = int(min(world.fleet.max_cut[pressed.client], world.cost.num_units))
-    others = [cut for cut in range(min_cut, deepest + 1) if cut != pressed.cut]
+def _best_other_cut(task: CutTask, pressed: ClientPlan, rounds: PlanRounds) -> tuple[int | None, float | None]:
+    """The best cut besides the client's own, with the client's codec, and the mean round with it, of the cuts that can be tried in
+    OTHER_CUTS_S."""
+    cost, may_take = task.world.cost, np.flatnonzero(task.rows[pressed.client]).tolist()
+    others = [row for row in may_take if row != pressed.cut and cost.blocks_of(row) == cost.blocks_of(pressed.cut)]
     began, tried = time.monotonic(), dict[int, float]()
     for cut in sorted(others, key=lambda cut: abs(cut - pressed.cut)):
         if time.monotonic() - began > OTHER_CUTS_S:
             break
         tried[cut] = rounds.mean_s(_moved(rounds.cuts, pressed.client, cut))
-    return min(tried.items(), key=lambda item: item[1]) if tried else (None, None)
+    if not tried:
+        return None, None
+    best = min(tried, key=lambda row: tried[row])
+    return int(cost.cuts_of(best)), tried[best]
 
 
 def _most_pressed(clients: list[ClientPlan]) -> ClientPlan:

@@ -41,7 +41,7 @@ class ClientPlan:
     """One client in the first sample. A power is the sum over the client's subchannels; None where links are measured."""
 
     client: int
-    cut: int
+    cut: int  # in the plan's rounds the client's row of the cost table, which `as_told` turns into cut and codec
     server_hz: float
     subchannels: list[int] | None  # that the client owns; None where bands are shared or links are measured
     share: list[float] | None  # of each subchannel, where bands are shared
@@ -53,6 +53,7 @@ class ClientPlan:
     bottleneck: str  # the longest phase
     weight: float | None  # how much of the round hangs on this client; weights sum to 1; None unless cycles are optimal
     name: str = ""  # of its device; without one, `client 3`
+    codec: str | None = None  # of its smashed data and gradients, where clients have different ones
 
     @property
     def ends_s(self) -> float:

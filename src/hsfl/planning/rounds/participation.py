@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hsfl.allocation.scenario import rows_between
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.network.channel import Ofdma
@@ -138,9 +137,8 @@ class CutTask:
 
     @property
     def rows(self) -> Array:
-        """The rows of the cost table, which are cuts, that each client may take, [K, C] bool."""
-        most = np.minimum(self.world.fleet.max_cut, self.world.cost.num_units)
-        return rows_between(self.config.fleet.min_cut, most, self.world.cost.num_units + 1)
+        """The rows of the cost table that each client may take, [K, C] bool."""
+        return self.world.rows(self.config.fleet.min_cut)
 
     @property
     def participants(self) -> Sampled:

@@ -58,7 +58,7 @@ class Extras:
 
 def _sum_of(bits: Array, method_bits: tuple[float, ...]) -> Array:
     """What travels one way, [C], with what a method sends besides."""
-    return bits + np.array(method_bits) if method_bits else bits
+    return bits + np.resize(method_bits, len(bits)) if method_bits else bits  # in every block
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,17 @@ class Dealt:
 class RoundClock:
     """The timelines of a run's rounds. A timeline depends on the round alone; the last few are remembered to save time.
 
-    cuts: [K], as the framework uses them. num_samples: [K], as the clock charges them.
+    cuts: [K], as the framework uses them. codecs: [K], where clients have different ones. num_samples: [K], as the clock charges them.
     """
 
     def __init__(
-        self, config: RunConfig, world: World, cuts: tuple[int, ...], num_samples: Array, extras: Extras | None = None
+        self,
+        config: RunConfig,
+        world: World,
+        cuts: tuple[int, ...],
+        num_samples: Array,
+        extras: Extras | None = None,
+        codecs: tuple[str, ...] = (),
     ) -> None:
         self.num_samples, self.method, self.extras = num_samples, method(config.framework), extras or Extras()
         up_bits = self._travels(world.cost.model_bits, self.extras.up_bits)
@@ -89,7 +95,7 @@ class RoundClock:
         self.job = Job(
             config,
             replace(world, cost=cost),
-            np.array(cuts),
+            world.rows_of(cuts, codecs),
             *self._batches(config),
             receives=~np.isin(np.arange(len(cuts)), self.extras.away) if self.extras.away else None,
             clusters=None if self.extras.clusters is None else np.array(self.extras.clusters),
@@ -203,7 +209,8 @@ class RoundClock:
         batches = np.minimum(np.ceil(batches) if config.network.full_batches else batches, config.train.norm_batches)
         if self.method.pools_data:
             batches = batches * (self.num_samples / self.num_samples.sum())
-        moments_bits = np.array(self.extras.moment_bits or np.zeros(job.world.cost.num_units + 1))[job.cuts]
+        moments_by_cut = np.array(self.extras.moment_bits or np.zeros(job.world.cost.num_units + 1))
+        moments_bits = moments_by_cut[job.world.cost.cuts_of(job.cuts)]
         head_bits = job.world.cost.model_bits[job.cuts]
         moments_fraction = np.divide(moments_bits, head_bits, out=np.zeros(len(job.cuts)), where=head_bits > 0)
         return estimation_s(self.method.timing, dealt.allotted.phases, batches, moments_fraction, kept, job.clusters)

@@ -43,7 +43,7 @@ function planModel(plan) {
   const names = plan.clients.length ? Object.keys(plan.clients[0].seconds) : [];  // in the order in which they happen
   const phases = names.slice(0, names.indexOf("model_up") + 1), closing = !phases.includes("model_down");
   const rows = plan.clients.slice(0, DATA.max_clients).map((client) => {
-    const row = { client: client.client, name: client.name || `client ${client.client}`, cut: client.cut, bars: [], reached: 0 };
+    const row = { client: client.client, name: client.name || `client ${client.client}`, cut: client.codec ? `${client.cut} ${client.codec}` : client.cut, bars: [], reached: 0 };
     for (const phase of phases) {
       const duration = client.seconds[phase];
       if (duration > 0 && phase !== "waiting") row.bars.push({ phase, start: row.reached, end: row.reached + duration, seconds: duration });

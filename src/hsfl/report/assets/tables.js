@@ -171,7 +171,7 @@ function drawPlannedClients(plan, body, charts) {
   charts.push(chart);
   const watts = (name) => (client) => scaled(client[name], "W", []);
   body.append(table("What each client gets (first sample)", [
-    { head: "client", cell: clientCell }, { head: "cut", cell: (client) => `${client.cut}` },
+    { head: "client", cell: clientCell }, { head: "cut", cell: (client) => (client.codec ? `${client.cut} ${client.codec}` : `${client.cut}`) },
     { head: "server cycles/s", cell: (client) => h("span", {}, scaled(client.server_hz, ""), meter(client.server_hz / most)) },
     ...(plan.clients[0].main_up_power_w === null ? [] : [ // links of measured speed have no radio
       { head: "subchannel no.", left: true, cell: (client) => (client.subchannels ? client.subchannels.join(" ") : "shared") },

@@ -77,7 +77,7 @@ def round_columns(
     columns["away"] = [sorted(set(range(len(record.cuts))) - set(record.started)) for record in records]
     columns["kept"] = [record.num_kept for record in records]
     columns["crowd"] = [None if record.crowd is None else _short_crowd(record.crowd) for record in records]
-    columns["cuts"] = _changes([record.cuts for record in records])
+    columns["cuts"] = _changes([record.cut_labels if record.codecs else record.cuts for record in records])
     columns["bytes"] = [[record.bytes.get(link, 0) for link in links] for record in records]
     columns["allocation"] = [short_allocation(record.allocation) for record in records]
     rows = [shown_clients(record, pooled) if is_drawn else None for record, is_drawn in zip(records, drawn)]
@@ -115,7 +115,7 @@ def _why_sentence(record: RoundRecord, names: Sequence[str] | None = None) -> st
     """A sentence on what held the straggler up; None where that was not recorded, or where all clients end together. names: [K] of the clients, where they have names."""
     if record.why is None or (k := named_straggler(record)) is None:
         return None
-    cut = f" (cut {record.cuts[k]})" if record.cuts else ""
+    cut = f" (cut {record.cut_labels[k]})" if record.cuts else ""
     return straggler_sentence(record.why, f"{names[k] if names else f'client {k}'}{cut}")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from hsfl.allocation.policy_table import POLICIES, policy_row
 from hsfl.config import RunConfig, flatten
-from hsfl.formats import count, seconds, si
+from hsfl.formats import count, cut_words, seconds, si
 from hsfl.framework_table import METHODS
 from hsfl.network.clock import LEVEL, Why
 from hsfl.network.latency import training_end_s
@@ -85,7 +85,9 @@ def plan_sentence(plan: Any) -> str | None:
     if plan.why is None or _ends_level(plan):
         return None
     client = next((client for client in plan.clients if client.client == plan.why.client), None)
-    who = f"client {plan.why.client}" if client is None else f"{client.name} (cut {client.cut})"
+    who = (
+        f"client {plan.why.client}" if client is None else f"{client.name} (cut {cut_words(client.cut, client.codec)})"
+    )
     sentence = straggler_sentence(plan.why, f"{who}, on which the round hangs most,")
     if plan.other_cut is None:
         return sentence

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl import plugins
-from hsfl.codec_table import link_choices
+from hsfl.codec_table import allowed_links
 from hsfl.config import (
     OWN_DATA,
     OWN_MODEL,
@@ -151,7 +151,7 @@ def _check_names(config: RunConfig) -> None:
         known_name("data set", data_kind, READERS, plugins.WAY_OUT)
     check_loss(find_task(config.train.task), config.train.loss if config.train.task is not None else None)
     policy_of(config)
-    link_choices(config.link)
+    allowed_links(config.link)
 
 
 def _check_cuts(config: RunConfig) -> None:

@@ -177,6 +177,10 @@ CELL_ANTENNAS = Reason(
 ON_SERVER_ALONE = _framework_that("trains on the server alone, to which clients send their data once", _pools_data)
 NO_MAIN_SERVER = _framework_that("has no main server: clients train the whole model", _is_whole_on_clients)
 HEADS_STAY = _framework_that("has clients that keep their heads", _keeps_heads)
+NO_CODECS_TO_CHOOSE = Reason(
+    lambda c: tuple(c.link.allowed) == ("none",),
+    "it is for codecs that the planner chooses; set link.allowed, or leave it out",
+)
 NOT_SIDE_BY_SIDE = _framework_that(
     "has clients that use the main server one after another, or servers of their own", lambda c: not divides_server(c)
 )
@@ -317,6 +321,10 @@ UNUSED: dict[str, list[Reason]] = {
     "link.up": [ON_SERVER_ALONE, NO_MAIN_SERVER],
     "link.down": [ON_SERVER_ALONE, NO_MAIN_SERVER],
     "link.model": [ON_SERVER_ALONE, HEADS_STAY],
+    "link.allowed": [ON_SERVER_ALONE, NO_MAIN_SERVER],
+    "link.codecs": [ON_SERVER_ALONE, NO_MAIN_SERVER],
+    "link.points": [ON_SERVER_ALONE, NO_MAIN_SERVER, NO_CODECS_TO_CHOOSE],
+    "link.max_points": [ON_SERVER_ALONE, NO_MAIN_SERVER, NO_CODECS_TO_CHOOSE],
     "engine.name": [ONE_PROCESS],
     "engine.workers": [_needs("engine.name", "auto", "workers", "ray")],
     "engine.address": [_needs("engine.name", "ray")],

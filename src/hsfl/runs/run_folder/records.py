@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic reads that of `typing` from Python 3.12 on
 
-from hsfl.formats import QUANTILES
+from hsfl.formats import QUANTILES, cut_words
 from hsfl.network.clock import Why
 from hsfl.tasks import ACCURACY, Metric
 
@@ -143,6 +143,7 @@ class RoundRecord:
     weights: list[Count] | None = (
         None  # [K] on real machines: what clients counted, where one counted less than its samples
     )
+    codecs: list[str] | None = None  # [K] of smashed data and gradients, where clients have different ones
     coded: Coded | None = (
         None  # None where smashed data travel uncoded; test_accuracy and the like are without the codec
     )
@@ -153,6 +154,13 @@ class RoundRecord:
     @property
     def num_clients(self) -> int:
         return len(self.cuts) if self.crowd is None else self.crowd["num_clients"]
+
+    @property
+    def cut_labels(self) -> list[str]:
+        """The cut of each client for people, [K], with its codec where clients have different ones."""
+        if self.codecs is None:
+            return [cut_words(cut, None) for cut in self.cuts]
+        return [cut_words(cut, codec) for cut, codec in zip(self.cuts, self.codecs)]
 
     @property
     def num_started(self) -> int:
@@ -207,6 +215,8 @@ def _consistent_round(record: RoundRecord) -> RoundRecord:
     for phase, times in record.phases.items():
         _check_length(f"phases.{phase}.start_s", times["start_s"], num_clients)
         _check_length(f"phases.{phase}.end_s", times["end_s"], num_clients)
+    if record.codecs is not None:
+        _check_length("codecs", record.codecs, num_clients)
     for phase, took_s in (record.measured or {}).items():
         _check_length(f"measured.{phase}", took_s, num_clients)
     allocation_note: dict[str, Any] = dict(record.allocation)
@@ -318,6 +328,7 @@ class CutsRecord:
 
     cuts: list[Index]  # [K]
     note: str | None = None  # what to say of a search for cuts that its time limit stopped
+    codecs: list[str] | None = None  # [K] where clients have different ones, as in `link.codecs`
 
 
 @dataclass(frozen=True)

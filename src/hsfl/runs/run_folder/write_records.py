@@ -147,6 +147,7 @@ def make_round_record(
         crowd=round_crowd(timeline, framework.cuts) if many else None,
         averaged=_averaged(averaged) if averaged else None,
         estimation_s=estimation_s if averaged else None,
+        codecs=list(task.codecs) or None,
         coded=Coded(**_averaged(coded), metrics=dict(coded.metrics)) if coded else None,
         modelled_ending_s=timeline.ending_s or None,
         no_quality=no_quality,

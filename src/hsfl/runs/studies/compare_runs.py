@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from hsfl.codec_table import link_choices
+from hsfl.codec_table import link_text
 from hsfl.config import RunConfig, flatten, parse_stored, with_changes
 from hsfl.data.registry import Dataset
 from hsfl.errors import InputError
@@ -130,10 +130,9 @@ def _check_and_set_budget(
 def _refuse_codecs(pieces: Sequence[Piece]) -> None:
     """Refuse to share a training where a codec changes what is learned from cut to cut."""
     for piece in pieces:
-        choices = link_choices(piece.config.link)
-        if choices.lossy:
+        if (codecs := link_text(piece.config.link)) is not None:
             raise InputError(
-                f"--train-once shares a training between cuts, but with {choices.text()} ({piece.name}) every cut learns something else; "
+                f"--train-once shares a training between cuts, but with {codecs} ({piece.name}) every cut learns something else; "
                 "leave one of the two out"
             )
 

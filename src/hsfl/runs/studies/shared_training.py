@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from hsfl import plugins
-from hsfl.codec_table import link_choices
+from hsfl.codec_table import link_text
 from hsfl.config import OptionsConfig, RunConfig, flatten
 from hsfl.config.options import OF_MODELS
 from hsfl.data.registry import Dataset
@@ -57,7 +57,7 @@ def learning_key(config: RunConfig) -> str | None:
     row = METHODS.get(config.framework)
     if row is None or not row.built_in or not row.copy_per_client or config.train.tau_s is not None:
         return None
-    if link_choices(config.link).lossy:
+    if link_text(config.link) is not None:
         return None  # what a codec changes depends on the cut
     if config.attack.kind is not None:
         return None  # an attacker changes what it holds, which is another part of the model where its cut is another
