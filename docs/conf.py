@@ -14,6 +14,7 @@ release = version = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())[
 extensions = ["myst_parser", "site_pages"]
 exclude_patterns = ["figures", "examples", "results"]  # folders of files that pages show
 myst_enable_extensions = ["colon_fence", "deflist"]
+smartquotes = False  # --set is an option
 myst_heading_anchors = 3
 suppress_warnings = ["myst.header"]  # a page may begin its sections where it likes
 
@@ -21,7 +22,7 @@ html_theme = "furo"
 html_title = f"HSFL {release}"
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
-html_sourcelink_suffix = ""  # llms.txt names the Markdown of each page
+html_copy_source = False  # site_pages writes the Markdown of each page, with what is generated
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#1f5fa8", "color-brand-content": "#1f5fa8"},
     "dark_css_variables": {"color-brand-primary": "#7fb2ee", "color-brand-content": "#7fb2ee"},

@@ -1,7 +1,7 @@
 """Writes docs/licences.md: the licence of every package of constraints.txt, as its installed metadata say.
 
-    pip install -c constraints.txt -e '.[all,text,transformers]' --group dev --group slow
-    python docs/licences.py
+pip install -c constraints.txt -e '.[all,text,transformers]' --group dev --group slow
+python docs/licences.py
 """
 
 import re
@@ -76,7 +76,9 @@ def main() -> None:
         except metadata.PackageNotFoundError:
             missing.append(name)
     if missing:
-        sys.exit(f"not installed here: {', '.join(missing)}; the first lines of {Path(__file__).name} say how to install all")
+        sys.exit(
+            f"not installed here: {', '.join(missing)}; the first lines of {Path(__file__).name} say how to install all"
+        )
     (ROOT / "docs/licences.md").write_text(HEAD + "\n".join(rows) + "\n")
 
 

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from sphinx.util.nodes import clean_astext
 
 import hsfl
 
+ROOT = Path(__file__).parents[1]
 ARGUMENT = re.compile(r"^((?:[a-z_]+, )*[a-z_]+): ")
+INCLUDED = re.compile(r"```\{include\} \.\./(\w+\.md)\n```")
 PAGE = re.compile(r"\bdocs/([a-z_]+)\.md\b")
 LLMS = """# HSFL
 
@@ -56,32 +59,35 @@ def python_page() -> str:
 def description(name: str, thing: Any, kind: str = "") -> str:
     """One name as a directive, a class with its public methods inside."""
     kind = kind or ("class" if inspect.isclass(thing) else "function")
-    body = [markdown_of(inspect.getdoc(thing) if own_docstring(thing) else "")]
-    fence = ":::"
+    parameters = signature(thing, bound_method=kind == "method") if kind != "class" or is_dataclass(thing) else None
+    shown = name + (stringify_signature(parameters, show_annotation=False) if parameters else "")
+    fence, body = ":::", [markdown_of(inspect.getdoc(thing) if own_docstring(thing) else "", parameters)]
     if kind == "class":
         fence = "::::"
         for key, value in vars(thing).items():
             function = getattr(value, "__func__", value)
             if not key.startswith("_") and inspect.isfunction(function) and function.__doc__:
                 body.append(description(key, function, "method"))
-    shown = f"{name}{stringify_signature(signature(thing), show_annotation=False)}" if kind != "class" else name
     return f"{fence}{{py:{kind}}} {shown}\n" + "\n".join(body) + f"\n{fence}\n"
 
 
 def own_docstring(thing: Any) -> bool:
-    """Whether somebody wrote the docstring: pydantic and dataclasses write some, too."""
+    """Whether somebody wrote the docstring: dataclasses write one, too."""
     return bool(thing.__doc__) and not thing.__doc__.startswith(f"{thing.__name__}(")
 
 
-def markdown_of(docstring: str) -> str:
-    """A docstring's `name: meaning` lines become a list, and a sentence after them a paragraph."""
+def markdown_of(docstring: str, parameters: inspect.Signature | None) -> str:
+    """A docstring whose `name: meaning` sentences are a list, and what follows them a paragraph."""
+    docstring = docstring.replace("[K]", r"\[K\]")
+    for name in parameters.parameters if parameters else {}:  # names that begin a sentence begin a line
+        docstring = re.sub(rf"(?<=[.;]) (?=(?:\w+, )*{name}: )", "\n", docstring)
     lines: list[str] = []
     for line in docstring.splitlines():
         if ARGUMENT.match(line):
             line = ARGUMENT.sub(r"- **\1**: ", line)
         elif lines and line[:1].isupper() and lines[-1].endswith("."):
             lines.append("")
-        lines.append(line.replace("[K]", r"\[K\]"))
+        lines.append(line)
     return "\n".join(lines) + "\n"
 
 
@@ -131,7 +137,8 @@ def ancestors(node: nodes.Node) -> Iterator[nodes.Node]:
 
 
 def expand(app: Sphinx, page: str, source: list[str]) -> None:
-    """Put what is read from the code into a page, and keep the text for llms.txt."""
+    """Put what is read from the code and from the repository's first folder into a page, and keep the text for llms.txt."""
+    source[0] = INCLUDED.sub(lambda match: (ROOT / match[1]).read_text(), source[0])
     for mark, write in (("<!-- commands -->", commands_page), ("<!-- python -->", python_page)):
         if mark in source[0]:
             source[0] = source[0].replace(mark, write())
@@ -162,8 +169,9 @@ def in_order(app: Sphinx, page: str) -> Iterator[str]:
 
 def first_sentence(path: Path) -> str:
     """What the page says first, below its title."""
-    paragraphs = [part for part in path.read_text().split("\n\n") if part[:1].isalnum() or part[:1] == "*"]
-    return re.split(r"(?<=[.:])\s", " ".join(paragraphs[0].split()))[0] if paragraphs else ""
+    parts = path.read_text().split("\n\n")
+    paragraph = next((part for part in parts if re.match(r"[\w*]|`(?!`)", part)), "")
+    return re.split(r"(?<=[.?])\s", " ".join(paragraph.split()))[0]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

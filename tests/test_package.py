@@ -6,6 +6,7 @@ import runpy
 import subprocess
 import sys
 import tomllib
+from email.message import Message
 from importlib import metadata
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def test_the_citation_has_the_version_of_the_package() -> None:
 def test_every_pinned_package_has_a_licence_on_the_page() -> None:
     """If this fails, docs/licences.py says how to write the page again."""
     pinned = names((ROOT / "constraints.txt").read_text(), r"^([\w.-]+)==")
-    assert names((ROOT / "docs/licences.md").read_text(), r"^\| ([\w.-]+) \| \S.* \|") - {"package", "---"} == pinned
+    assert names((ROOT / "docs/licences.md").read_text(), r"^\| ([\w.-]+) \| \S.* \|") - {"package", "-"} == pinned
 
 
 def test_every_dependency_is_pinned() -> None:
@@ -48,7 +49,7 @@ def test_every_dependency_is_pinned() -> None:
 
 def test_a_licence_is_read_from_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     licence = runpy.run_path(str(ROOT / "docs/licences.py"))["licence"]
-    about = metadata.metadata("typer").__class__()
+    about = Message()
     monkeypatch.setattr(metadata, "metadata", lambda name: about)
     assert licence("it") == "not named"
     about["License"] = "Copyright\n\nPermission is hereby granted, free of\ncharge, to any person obtaining a copy"
