@@ -13,7 +13,7 @@ release = version = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())[
 
 extensions = ["myst_parser", "site_pages"]
 exclude_patterns = ["figures", "examples", "results"]  # folders of files that pages show
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["colon_fence"]
 smartquotes = False  # --set is an option
 myst_heading_anchors = 3
 suppress_warnings = ["myst.header"]  # a page may begin its sections where it likes

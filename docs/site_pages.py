@@ -170,8 +170,8 @@ def in_order(app: Sphinx, page: str) -> Iterator[str]:
 def first_sentence(path: Path) -> str:
     """What the page says first, below its title."""
     parts = path.read_text().split("\n\n")
-    paragraph = next((part for part in parts if re.match(r"[\w*]|`(?!`)", part)), "")
-    return re.split(r"(?<=[.?])\s", " ".join(paragraph.split()))[0]
+    paragraph = next((part for part in parts if re.match(r"[\w*]|`(?!`)|- ", part)), "")
+    return re.split(r"(?<=[.?])\s", " ".join(paragraph.removeprefix("- ").split()))[0]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -38,6 +38,34 @@ def test_python_files_that_a_document_names_are_somewhere(document: Path) -> Non
     assert {name for name in named if not any(path.endswith(f"/{name}") for path in there)} == set()
 
 
+def headings(path: Path) -> set[str]:
+    """What may follow # in a link to the page, as hosts of Markdown and the site write it."""
+    titles = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", path.read_text(), flags=re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize(
+    "document", [*DOCUMENTS, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"], ids=lambda path: path.name
+)
+def test_links_of_a_document_lead_somewhere(document: Path) -> None:
+    """Links and pictures of the repository; what lies elsewhere is not asked."""
+    text = re.sub(r"```.*?```|`[^`\n]+`", "", document.read_text(), flags=re.S)
+    dead = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        name, _, part = link.partition("#")
+        target = (document.parent / name).resolve() if name else document
+        if "://" not in link and (not target.exists() or (part and part not in headings(target))):
+            dead.append(link)
+    assert dead == []
+
+
+def test_every_page_is_in_one_table_of_contents() -> None:
+    """And every entry is a page, so that a reader of the site finds all of them."""
+    docs = ROOT / "docs"
+    tables = re.findall(r"```\{toctree\}\n(?::[^\n]+\n)*(.*?)```", (docs / "index.md").read_text(), re.S)
+    assert sorted(" ".join(tables).split()) == sorted(path.stem for path in docs.glob("*.md") if path.stem != "index")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_functions_that_the_paper_is_mapped_to_are_there(name: str) -> None:
     assert resolve_name(f"hsfl.{name}") is not None

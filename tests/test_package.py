@@ -41,8 +41,9 @@ def test_every_pinned_package_has_a_licence_on_the_page() -> None:
 
 def test_every_dependency_is_pinned() -> None:
     groups = PROJECT["dependency-groups"].values()
-    asked = [*PROJECT["project"]["dependencies"], *sum(PROJECT["project"]["optional-dependencies"].values(), [])]
-    asked += [need for group in groups for need in group if isinstance(need, str)]
+    extras = PROJECT["project"]["optional-dependencies"].values()
+    lists = [PROJECT["project"]["dependencies"], *extras, *groups]
+    asked = [need for needs in lists for need in needs if isinstance(need, str)]
     wanted = names("\n".join(asked), r"^([\w.-]+)") - {"hsfl"}
     assert wanted <= names((ROOT / "constraints.txt").read_text(), r"^([\w.-]+)==")
 
