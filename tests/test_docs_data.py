@@ -27,7 +27,7 @@ def run_parts(text: str, here: Path) -> dict[str, Any]:
         elif kind == "toml":
             (here / part.split()[1]).write_text(part)
         else:
-            answer = hsfl(*shlex.split(part))
+            answer = hsfl(*shlex.split(part, comments=True))
             assert (answer.code, answer.err) == (0, ""), answer
     return names
 

@@ -1,18 +1,30 @@
-"""Python snippets of the documents use names that are there."""
+"""Snippets and commands of the documents: their names are there, and the Python of every page is run by some test."""
 
 import ast
 import importlib
 import re
+import shlex
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import typer
+from pydantic import BaseModel
+
+from hsfl.cli import app
+from hsfl.config import RunConfig
+from tests.plugins.files import unload
+from tests.test_docs_data import run_parts
 
 ROOT = Path(__file__).parents[1]
+PAGES = [  # the log speaks of what was
+    path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if path.name != "log.md"
+]
 SNIPPETS = [
     pytest.param(snippet, id=f"{path.name}-{number}")
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    if path.name != "log.md"  # speaks of what was
+    for path in PAGES
     for number, snippet in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), re.S), 1)
 ]
 
@@ -43,3 +55,70 @@ def test_names_of_a_snippet_are_there(snippet: str) -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules
     }
     assert {f"{name}.{attribute}" for name, attribute in used if not hasattr(modules[name], attribute)} == set()
+
+
+ELSEWHERE = {  # which test runs the Python of a page
+    "README.md": "test_readme.py",
+    "data.md": "test_docs_data.py",
+    "extend.md": "plugins/test_extend_document.py",
+    "models.md": "test_docs_models.py",
+    "scenario.md": "commands/test_allocate.py",
+    "sweep.md": "test_sweep_guide.py",
+}
+SLOW = ("allocation.md", "clock.md", "simulate.md")
+RUN_HERE = ["codecs.md", *(pytest.param(page, marks=pytest.mark.slow) for page in SLOW)]
+NOT_RUN = ("hsfl run demo", "hsfl compare demo")  # by this file: test_readme.py runs their like, made small
+
+
+@pytest.mark.parametrize("page", RUN_HERE)
+def test_a_page_runs_as_it_stands(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its Python as one program, and its commands, in a folder that has docs/examples."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    lines = (ROOT / "docs" / page).read_text().splitlines(keepends=True)
+    try:
+        run_parts("".join(line for line in lines if not line.strip().startswith(NOT_RUN)), tmp_path)
+    finally:
+        unload()  # what the page registered
+
+
+def test_every_page_with_python_is_run() -> None:
+    pages = {path.name for path in PAGES if "```python\n" in path.read_text()}
+    assert pages == {"codecs.md", *SLOW, *ELSEWHERE}
+    for page, test in ELSEWHERE.items():
+        assert page.lower().partition(".")[0] in (ROOT / "tests" / test).read_text().lower()
+
+
+def commands_of(path: Path) -> list[str]:
+    """Lines that begin with hsfl, in indented and in fenced blocks, with the lines that go on after a backslash."""
+    text = path.read_text().replace("\\\n", " ")
+    shell = "".join(re.findall(r"```sh\n(.*?)```", text, re.S))
+    return re.findall(r"^    (hsfl .+)$", text, re.M) + re.findall(r"^(hsfl .+)$", shell, re.M)
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if commands_of(path)], ids=lambda path: path.name)
+def test_options_and_settings_of_commands_are_there(path: Path) -> None:
+    unknown, root = [], typer.main.get_command(app)
+    for line in commands_of(path):
+        command: Any = root
+        words = shlex.split(line, comments=True)[1:]
+        while below := getattr(command, "commands", None):
+            command = below[words.pop(0)]
+        options = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+        unknown += [word for word in words if re.match(r"--?[a-z]", word) and word not in options]
+        settings = [after for word, after in pairwise(words) if word == "--set"]
+        unknown += [setting for setting in settings if not is_setting(setting.partition("=")[0])]
+    assert unknown == []
+
+
+def is_setting(name: str) -> bool:
+    """Whether a config has it; what stands below options is a plugin's affair."""
+    model: Any = RunConfig
+    for part in name.split("."):
+        if part == "options":
+            return True
+        if part not in model.model_fields:
+            return False
+        field = model.model_fields[part].annotation
+        model = field if isinstance(field, type) and issubclass(field, BaseModel) else None
+    return True

@@ -9,6 +9,7 @@ import tomllib
 from email.message import Message
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,10 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 VERSION = PROJECT["project"]["version"]
 PYTHONS = os.environ.get("HSFL_PYTHONS", sys.executable).split(",")
-SHORT_DEMO = [
-    "compare demo --train-once -f hsfl -f fl --out out --set data.limit=60 --set data.limit_test=40 --set train.rounds=1",
-    "--set train.batch_size=8 --set model.name=cnn --set model.norm=none --set fleet.num_clients=3 --set allocation.samples=2",
-]
+SHORT_DEMO = """
+compare demo --train-once -f hsfl -f fl --out out --set data.limit=60 --set data.limit_test=40 --set train.rounds=1
+--set train.batch_size=8 --set model.name=cnn --set model.norm=none --set fleet.num_clients=3 --set allocation.samples=2
+"""
 
 
 def names(text: str, pattern: str) -> set[str]:
@@ -72,26 +73,31 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("python", PYTHONS)
-@pytest.mark.parametrize("kind", ["wheel", "sdist"])
-def test_a_package_runs_the_demo_in_a_new_environment(
-    packages: dict[str, Path], kind: str, python: str, tmp_path: Path
-) -> None:
-    """With the pins of the tests, nothing of the checkout, an empty HOME and an empty folder."""
+def test_the_package_runs_the_demo_in_a_new_environment(packages: dict[str, Path], python: str, tmp_path: Path) -> None:
+    """With the pins of the tests, nothing of the checkout, an empty HOME and an empty folder. The sdist installs the wheel's files."""
     home = tmp_path / "home"
     home.mkdir()
-    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "OMP_NUM_THREADS": "1"}
-    environment |= {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     subprocess.run([python, "-m", "venv", str(tmp_path / "venv")], check=True)
     commands = tmp_path / "venv/bin"
-    pip = [commands / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    installed = subprocess.run(
-        [*pip, "-c", ROOT / "constraints.txt", f"{packages[kind]}[demo]"], capture_output=True, text=True
-    )
-    assert installed.returncode == 0, installed.stderr
-    version = subprocess.run([commands / "hsfl", "--version"], capture_output=True, text=True, env=environment)
-    assert version.stdout == f"hsfl {VERSION}\n"
-    demo = subprocess.run(
-        [commands / "hsfl", *" ".join(SHORT_DEMO).split()], cwd=home, env=environment, capture_output=True, text=True
-    )
-    assert demo.returncode == 0, demo.stderr
+    install = [commands / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    run([*install, "-c", ROOT / "constraints.txt", f"{packages['wheel']}[demo]"])
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "OMP_NUM_THREADS": "1"}
+    assert run([commands / "hsfl", "--version"], env=environment) == f"hsfl {VERSION}\n"
+    run([commands / "hsfl", *SHORT_DEMO.split()], cwd=home, env=environment)
     assert (home / "out/report.html").stat().st_size > 10_000
+    files = installed_files(tmp_path / "venv")
+    run([*install, "--no-deps", "--force-reinstall", packages["sdist"]])
+    assert installed_files(tmp_path / "venv") == files
+
+
+def run(command: list[str | Path], **options: Any) -> str:
+    """What a command prints; its errors are the test's."""
+    ended = subprocess.run(command, capture_output=True, text=True, **options)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def installed_files(environment: Path) -> set[str]:
+    """The package's files in an environment, without what Python compiled."""
+    (package,) = environment.glob("lib/python3*/site-packages/hsfl")
+    return {str(path.relative_to(package)) for path in package.rglob("*") if path.suffix != ".pyc" and path.is_file()}
