@@ -49,7 +49,7 @@ browser: $(VENV)/.installed-slow
 test-slow: test browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(TEST_PROCESSES) --dist loadfile
 
-# Warnings are errors; the site needs the package with what its public names import, no more.
+# Warnings are errors.
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d .site/doctrees docs .site/html
 	@echo "the site is .site/html/index.html"
