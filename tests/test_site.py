@@ -49,7 +49,7 @@ def test_a_page_that_is_named_is_a_link(site: Path) -> None:
 
 
 def test_a_program_that_reads_finds_every_page(site: Path) -> None:
-    pages = re.findall(r"^- \[.+\]\((.+)\): \S", (site / "llms.txt").read_text(), re.M)
+    pages = re.findall(r"^- \[.+?\]\((\S+?)\): \S", (site / "llms.txt").read_text(), re.M)
     assert sorted(pages) == sorted(path.name for path in DOCS.glob("*.md"))
     assert "## `hsfl run`" in (site / "commands.md").read_text()
     assert "{include}" not in (site / "security.md").read_text()
