@@ -122,7 +122,7 @@ else:
 
 def test_ctrl_c_on_a_real_command(tmp_path):
     """Stopped in the middle, resumed for two more rounds: as if never stopped."""
-    endless = tiny_words("model.dropout=0.2", "train.rounds=100000", "data.limit=300")
+    endless = tiny_words("model.dropout=0.2", "train.rounds=100000", "data.limit=300", "engine.name=inline")
     process = start("run", *endless, "--out", tmp_path / "run")
     assert process.stdout is not None
     for line in process.stdout:
