@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hsfl.deploy.client_round import RoundWork
+from hsfl.deploy.client_round import Abandoned, OpenRound, RoundWork
 from hsfl.deploy.compute_queue import ComputeQueue
 from hsfl.deploy.main.handlers import AttendHandler, TrainHandler
 from hsfl.deploy.main.main_round import Tail
@@ -49,6 +49,40 @@ def test_a_step_under_way_when_its_stream_breaks_is_made_once(tmp_path: Path, mo
     assert inside.rounds()[0]["kept"] == [0, 1, 2, 3]
     wanted, model = simulated(inside.run, [[0, 1, 2, 3]]).named(), load_file(tmp_path / "run" / "model.safetensors")
     assert all(torch.equal(model[name], tensor) for name, tensor in wanted.items())
+
+
+@pytest.mark.parametrize("ends_first", [False, True])
+def test_a_round_that_is_over_frees_the_compute_thread(ends_first: bool) -> None:
+    """Even if the stream's reader waits for ever, as gRPC's may after a device has slept: the next round needs the thread."""
+
+    class Deaf:
+        cancelled = False
+
+        async def write(self, message: bytes) -> None:
+            pass
+
+        async def read(self) -> bytes:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        def cancel(self) -> None:
+            self.cancelled = True
+
+    async def story() -> None:
+        job = OpenRound(Round(0, "now", 2))
+        work = RoundWork(SimpleNamespace(), job, SimpleNamespace(), SimpleNamespace())
+        job.call = stream = Deaf()
+        if ends_first:
+            job.abandon()
+        waiting = asyncio.create_task(asyncio.to_thread(lambda: work.wait(work.exchange(0, b""))))
+        await asyncio.sleep(0.05)
+        assert waiting.done() == ends_first
+        job.abandon()
+        with pytest.raises(Abandoned):
+            await asyncio.wait_for(waiting, 5.0)
+        assert stream.cancelled
+
+    asyncio.run(story())
 
 
 def test_a_step_that_waits_while_its_round_ends_is_not_made() -> None:

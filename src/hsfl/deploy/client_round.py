@@ -12,6 +12,7 @@ other clients' samples judge the model alone.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -65,6 +66,7 @@ class OpenRound:
     over: bool = False
     head: UnitState | None = None  # the trained head, once all batches are done
     call: Any = None  # the stream of batches
+    awaited: Future[Any] | None = None  # what the compute thread waits for
     exchange_s: float = 0.0
     model_down_s: float = 0.0
 
@@ -73,10 +75,13 @@ class OpenRound:
             raise Abandoned("the round is over for this client")
 
     def abandon(self) -> None:
-        """Stop all work on the round."""
+        """Stop all work on the round. The compute thread is freed by itself: a cancelled stream may leave a reader waiting for ever, as
+        after a device has slept."""
         self.over = True
         if self.call is not None:
             self.call.cancel()
+        if self.awaited is not None:
+            self.awaited.cancel()
 
 
 @dataclass
@@ -223,7 +228,14 @@ class RoundWork:
 
     def wait(self, work: Any) -> Any:
         """The result of asynchronous work, for the compute thread."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        awaited = self.job.awaited = asyncio.run_coroutine_threadsafe(work, self.loop)
+        if self.job.over:  # it may have ended before it knew what this thread waits for
+            awaited.cancel()
+        try:
+            return awaited.result()
+        except CancelledError:
+            self.job.check()
+            raise
 
 
 class _Steps:
