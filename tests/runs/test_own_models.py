@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import hsfl
 from hsfl.errors import InputError
 from hsfl.models.units import SplitModel
 from hsfl.runs.loop import train_run
+from hsfl.runs.run_folder.folder import RunFolder
 from tests.naming import names, raises
-from tests.small_runs import refused, tiny
+from tests.small_runs import TINY, refused, tiny
 
 
 class Noisy(nn.Module):
@@ -81,3 +83,11 @@ def test_too_few_outputs_are_refused(tmp_path: Path) -> None:
     with raises(InputError, "(3,)", "10 classes"):
         train_run(tiny("fleet.cuts=1"), tmp_path / "run", model=narrow)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_given_model_takes_a_memory_format(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    hsfl.run(
+        None, folder, [*TINY, "fleet.cuts=2", "train.rounds=1", "model.memory_format=channels_last"], model=model()
+    )
+    assert RunFolder(folder).config().model.memory_format == "channels_last"

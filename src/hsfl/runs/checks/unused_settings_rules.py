@@ -138,7 +138,7 @@ NO_NORM = Reason(lambda c: not find_recipe(c.model.name).has_norm, "{c.model.nam
 OTHER_NORM = Reason(lambda c: c.model.norm != "batch", "model.norm={c.model.norm} leaves no BatchNorm; leave it out")
 NO_STEM = Reason(lambda c: not find_recipe(c.model.name).stem, "{c.model.name} has no stem to choose; leave it out")
 NO_IMAGES = Reason(
-    lambda c: find_recipe(c.model.name).any_shape and not find_recipe(c.model.name).is_split,
+    lambda c: not _is_own_model(c) and find_recipe(c.model.name).any_shape and not find_recipe(c.model.name).is_split,
     "{c.model.name} has no convolutions, which alone are faster in another order; leave it out",
 )
 WAITS_FOR_ALL = Reason(
