@@ -185,3 +185,21 @@ def test_a_name_given_before_the_watch_has_seen_the_connection_stays() -> None:
             watch.look(time.monotonic())
         assert not watch.connections
         assert not watch._named
+
+
+def test_a_probe_holds_back_no_warning() -> None:
+    """A connection that was no more than a probe is told; a flood in the same minute is told, too, and then once a minute."""
+    stream = io.StringIO()
+    watch = ConnectionWatch(LIMITS, open_log("main", True, stream), Metrics())
+    told = []
+    for now_s, reason in (
+        (100.0, "no_call"),
+        (101.0, "no_call"),
+        (102.0, "address"),
+        (103.0, "address"),
+        (163.0, "address"),
+    ):
+        watch._refuse(reason)
+        watch._log_refused(now_s)
+        told.append(stream.getvalue().count("connections refused"))
+    assert told == [1, 1, 2, 2, 3]

@@ -129,7 +129,7 @@ class ConnectionWatch:
         self._named: dict[Address, str] = {}
         self._missed = set[Address]()  # named, and not there at the last look
         self._handshakes = self._handshakes_before = self._num_named = self._num_shut = self._num_failed = 0
-        self._refused, self._logged_s = Counter[str](), -LOG_S
+        self._refused, self._logged_s = Counter[str](), dict[str, float]()  # when a line was logged last, by its level
         self._lock, self._ending = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hsfl-connections", daemon=True)
         self._spare: list[int] = []
@@ -232,13 +232,13 @@ class ConnectionWatch:
         self._metrics.refused_connections(reason, count)
 
     def _log_refused(self, now_s: float) -> None:
-        """Say once a minute how many connections were refused."""
-        if self._refused and now_s - self._logged_s >= LOG_S:
-            level = "info" if self._refused.keys() == {"no_call"} else "warning"
+        """Say once a minute how many connections were refused. Probes that made no call hold back no warning."""
+        level = "info" if self._refused.keys() == {"no_call"} else "warning"
+        if self._refused and now_s - self._logged_s.get(level, -LOG_S) >= LOG_S:
             counts: dict[str, Any] = dict(self._refused)
             self._log.event("connections refused", level, open=len(self.connections), **counts)
             self._refused.clear()
-            self._logged_s = now_s
+            self._logged_s[level] = now_s
 
 
 def peer_address(peer: str) -> Address | None:
