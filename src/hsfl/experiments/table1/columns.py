@@ -114,9 +114,10 @@ SIZES: dict[
         "digits": (*FULL, "train.rounds=20", "train.lr=0.0003"),
     },
 }
-FULL_RATES: dict[
-    tuple[str, str], float
-] = {}  # of trainings whose rate differs from the twins', as `hsfl reproduce rates` found
+FULL_RATES = {  # of trainings whose rate differs from the twins', as `hsfl reproduce rates` found
+    ("ham10000", "sl"): 0.0003,
+    ("ham10000", "cl"): 0.0003,
+}
 SIDES = {"smoke": 16, "quick": 32, "full": 32}  # larger images are reduced to this side
 NUM_FLEETS = {"smoke": 2, "quick": 30, "full": 30}
 SPELT_OUT = ("fleet.cuts=max_cut", "allocation.policy=even", "allocation.samples=20")  # whatever the defaults are
