@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import hsfl as package
-from hsfl.api.arguments import arguments_of_call
+from hsfl.api.arguments import arguments_of_call, contender_texts
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.models.split.graph_split import split
@@ -83,6 +83,20 @@ def test_wrong_words_are_one_line(words: tuple, named: dict, parts: tuple[str, .
     with raises(InputError, *parts) as caught:
         config_of(*words, **named)
     assert "\n" not in str(caught.value)
+
+
+def test_frameworks_are_a_list_of_texts_or_named_texts(tmp_path: Path) -> None:
+    assert contender_texts("hsfl") == contender_texts(["hsfl"]) == ["hsfl"]
+    assert contender_texts({"Ours": "hsfl,train.lr=0.1", "FL": "fl"}) == ["Ours=hsfl,train.lr=0.1", "FL=fl"]
+    wrong = {"hsfl": {"train.lr": 0.1}, "fl": {}}
+    with raises(InputError, "frameworks['hsfl'] is {'train.lr': 0.1}", "list of texts", '["hsfl,train.lr=0.1", "fl"]'):
+        package.compare("demo", wrong, tmp_path)
+    with raises(InputError, "frameworks['fl'] is None", '"Ours=hsfl", "fl"'):
+        package.sweep("demo", {"train.lr": [0.1]}, {"Ours": "hsfl", "fl": None}, tmp_path)
+    with raises(InputError, "holds {'hsfl':", "list of texts", "Ours=hsfl"):
+        package.compare("demo", [{"hsfl": {}}], tmp_path)
+    with raises(InputError, "frameworks is 3", "list of texts"):
+        package.compare("demo", 3, tmp_path)
 
 
 # --- models

@@ -14,7 +14,7 @@ from hsfl import plugins as plugin_files
 from hsfl.config import OWN_DATA, OWN_MODEL, RunConfig, flatten, read_config, with_changes
 from hsfl.data.from_python import dataset_digest
 from hsfl.data.registry import Dataset
-from hsfl.errors import InputError
+from hsfl.errors import InputError, shown_value
 from hsfl.runs.checks.unused_settings import refuse_unused, refuse_unused_by_contenders
 from hsfl.runs.from_plan import PlannedCuts, as_planned, read_plan
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 Config = RunConfig | str | Path | Mapping[str, Any] | None
 Settings = Iterable[str] | Mapping[str, Any]
 Plugins = str | Path | Iterable[str | Path]
+Frameworks = str | Iterable[str] | Mapping[str, str]
+
+CONTENDERS_EXAMPLE = "such as frameworks=['hsfl,train.lr=0.1', 'Ours=hsfl', 'fl']"
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,32 @@ def _planned_cuts(plan: "Plan | str | Path") -> tuple[PlannedCuts, RunConfig | M
     return PlannedCuts(plan.policy, list(plan.cuts), codecs=getattr(plan, "codecs", None)), getattr(
         plan, "config", None
     )
+
+
+def contender_texts(frameworks: Frameworks) -> list[str]:
+    """The contenders of a call, each as one text; `{"Ours": "hsfl"}` names them."""
+    if isinstance(frameworks, Mapping):
+        for name, contender in frameworks.items():
+            if not isinstance(contender, str):
+                texts = [_contender_text(str(name), settings) for name, settings in frameworks.items()]
+                raise InputError(
+                    f"frameworks[{name!r}] is {shown_value(contender)}; give a list of texts, frameworks={json.dumps(texts)}"
+                )
+        return [f"{name}={contender}" for name, contender in frameworks.items()]
+    if not isinstance(frameworks, str | Iterable):
+        raise InputError(f"frameworks is {shown_value(frameworks)}; give a list of texts, {CONTENDERS_EXAMPLE}")
+    texts = [frameworks] if isinstance(frameworks, str) else list(frameworks)
+    for text in texts:
+        if not isinstance(text, str):
+            raise InputError(f"frameworks holds {shown_value(text)}; give a list of texts, {CONTENDERS_EXAMPLE}")
+    return texts
+
+
+def _contender_text(name: str, contender: Any) -> str:
+    """What was probably meant by an item of a dict: a framework with settings, or a name with a contender."""
+    if isinstance(contender, Mapping):
+        return ",".join([name, *_section_texts(contender)])
+    return f"{name}={contender}" if isinstance(contender, str) else name
 
 
 def given_dataset(data: Any) -> Dataset:

@@ -2,7 +2,7 @@
 model of a run once more."""
 
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from hsfl.api.arguments import CallArguments, Config, Plugins, Settings, arguments_of_call, given_dataset, split_given
+from hsfl.api.arguments import (
+    CallArguments,
+    Config,
+    Frameworks,
+    Plugins,
+    Settings,
+    arguments_of_call,
+    contender_texts,
+    given_dataset,
+    split_given,
+)
 from hsfl.api.run_results import ComparisonResult, EvaluationResult, Result
 from hsfl.config import RunConfig
 from hsfl.data.registry import Dataset
@@ -81,7 +91,7 @@ def run(
 
 def compare(
     config: Config = None,
-    frameworks: Iterable[str] = COMPARED,
+    frameworks: Frameworks = COMPARED,
     out: str | Path = "runs/compare",
     settings: Settings = (),
     *,
@@ -102,7 +112,7 @@ def compare(
     out: the folder of the comparison; runs in it that have ended are not run again.
     config, settings, sections, data, model, report, plugins: as in `hsfl.run`.
     frameworks: names of frameworks, with settings and a name of their own where wanted: `"hsfl,fleet.cuts=fastest"`,
-        `"Ours=hsfl,fleet.cuts=fastest"`.
+        `"Ours=hsfl,fleet.cuts=fastest"`, or `{"Ours": "hsfl,fleet.cuts=fastest"}`.
     seeds: how many; every framework is run with the config's seed and the seeds that follow it.
     jobs: how many runs are made side by side, each in a process of its own with one thread.
     target: a value of the task's first metric, such as an accuracy of 0.6; the answer says after how many simulated seconds each
@@ -112,7 +122,7 @@ def compare(
     The answer has `table()` (a row for each label, seed and round), `plot()`, `results` (means and intervals for each label) and
     `to_markdown()`. The folder gets tables (CSV, JSON, Markdown), the page and the figures.
     """
-    contenders, folder = [frameworks] if isinstance(frameworks, str) else list(frameworks), Path(out)
+    contenders, folder = contender_texts(frameworks), Path(out)
     if not contenders or seeds < 1 or jobs < 1:
         raise InputError(
             f"frameworks are {contenders}, seeds {seeds} and jobs {jobs}; give one framework, one seed and one job at least"

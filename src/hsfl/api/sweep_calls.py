@@ -4,7 +4,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hsfl.api.arguments import Config, Plugins, Settings, arguments_of_call, value_text
+from hsfl.api.arguments import (
+    Config,
+    Frameworks,
+    Plugins,
+    Settings,
+    arguments_of_call,
+    contender_texts,
+    value_text,
+)
 from hsfl.api.run_calls import many_runs, page_or_warning, passing_signals_on
 from hsfl.api.run_results import SweepResult
 from hsfl.errors import InputError
@@ -22,7 +30,7 @@ from hsfl.runs.studies.sweep_runs import run_sweep
 def sweep(
     config: Config = None,
     fields: Mapping[str, Iterable[Any]] | str | Iterable[str] = (),
-    frameworks: str | Iterable[str] = (),
+    frameworks: Frameworks = (),
     out: str | Path = "runs/sweep",
     settings: Settings = (),
     *,
@@ -56,7 +64,7 @@ def sweep(
         matplotlib()  # before hours of training, not after
     arguments = arguments_of_call(config, settings, data, model, plugins, sections)
     base, changes, folder = arguments.config, arguments.changes, Path(out)
-    labels = [frameworks] if isinstance(frameworks, str) else list(frameworks) or [method(base.framework).name]
+    labels = contender_texts(frameworks) or [method(base.framework).name]
     first_metric = expected_task(base, arguments.data).metric
     check_target(target, first_metric)
     shown = [metrics] if isinstance(metrics, str) else list(metrics)
