@@ -12,6 +12,7 @@ from torch import nn
 
 import hsfl as package
 from hsfl.api.arguments import arguments_of_call, contender_texts
+from hsfl.api.sweep_calls import _words
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.models.split.graph_split import split
@@ -97,6 +98,15 @@ def test_frameworks_are_a_list_of_texts_or_named_texts(tmp_path: Path) -> None:
         package.compare("demo", [{"hsfl": {}}], tmp_path)
     with raises(InputError, "frameworks is 3", "list of texts"):
         package.compare("demo", 3, tmp_path)
+
+
+def test_a_sweep_takes_one_value_without_a_list(tmp_path: Path) -> None:
+    assert _words({"network.subchannel_hz": 1e6}) == ["network.subchannel_hz=1000000.0"]
+    assert _words({"fleet.cuts": "fastest", "train.lr": np.float64(0.5)}) == ['fleet.cuts="fastest"', "train.lr=0.5"]
+    assert _words({"train.lr": np.array(0.5)}) == ["train.lr=0.5"]
+    assert _words({"train.lr": np.array([0.5, 1.0])}) == ["train.lr=0.5,1.0"]
+    with raises(InputError, "fields are 3", "{'train.lr': [0.001, 0.01]}"):
+        package.sweep("demo", 3, out=tmp_path)
 
 
 # --- models

@@ -15,7 +15,7 @@ from hsfl.api.arguments import (
 )
 from hsfl.api.run_calls import many_runs, page_or_warning, passing_signals_on
 from hsfl.api.run_results import SweepResult
-from hsfl.errors import InputError
+from hsfl.errors import InputError, shown_value
 from hsfl.framework_table import method
 from hsfl.report.comparison_summary import check_target
 from hsfl.report.figure_style import matplotlib
@@ -29,7 +29,7 @@ from hsfl.runs.studies.sweep_runs import run_sweep
 
 def sweep(
     config: Config = None,
-    fields: Mapping[str, Iterable[Any]] | str | Iterable[str] = (),
+    fields: Mapping[str, Any] | str | Iterable[str] = (),
     frameworks: Frameworks = (),
     out: str | Path = "runs/sweep",
     settings: Settings = (),
@@ -49,7 +49,7 @@ def sweep(
 ) -> SweepResult:
     """Make a run for every value of one or more settings, and sum them up.
 
-    fields: the values of each setting, `{"train.lr": [0.001, 0.01]}`; several settings make a grid. Or as the command has them,
+    fields: the values of each setting, `{"train.lr": [0.001, 0.01]}`; one value needs no list, and several settings make a grid. Or as the command has them,
         `["train.lr=0.001,0.01"]`.
     out: the folder of the sweep; runs in it that have ended are not run again.
     frameworks, seeds, jobs, target, progress: as in `hsfl.compare`; without frameworks, the config's.
@@ -88,8 +88,20 @@ def sweep(
     return SweepResult(**vars(sweep), folder=folder)
 
 
-def _words(fields: Mapping[str, Iterable[Any]] | str | Iterable[str]) -> list[str]:
+def _words(fields: Mapping[str, Any] | str | Iterable[str]) -> list[str]:
     """Each field with its values, as `read_grid` takes them."""
     if isinstance(fields, Mapping):
-        return [f"{name}={','.join(value_text(name, value) for value in values)}" for name, values in fields.items()]
-    return [fields] if isinstance(fields, str) else list(fields)
+        return [
+            f"{name}={','.join(value_text(name, value) for value in _values(values))}" for name, values in fields.items()
+        ]
+    words = [fields] if isinstance(fields, str) else list(fields) if isinstance(fields, Iterable) else [fields]
+    for word in words:
+        if not isinstance(word, str):
+            raise InputError(f"fields are {shown_value(fields)}; give the values of each setting, {{'train.lr': [0.001, 0.01]}}")
+    return words
+
+
+def _values(values: Any) -> list[Any]:
+    """The values of a setting; a text or a number is one value."""
+    is_one = isinstance(values, str | Mapping) or not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0
+    return [values] if is_one else list(values)
