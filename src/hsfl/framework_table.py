@@ -76,7 +76,7 @@ class Method:
     own_policy: str = "even"  # the allocation that its authors chose
     timeline: Callable[..., Any] | None = None
     source: str = BUILT_IN  # or the file that registered it
-    short_title: str = ""  # where words follow it, as in `V1, as published`; by default the title
+    short_title: str = ""  # where words follow it, as in `V1 (as published)`; by default the title
 
     @property
     def built_in(self) -> bool:

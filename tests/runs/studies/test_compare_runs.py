@@ -131,7 +131,7 @@ def test_names_are_in_tables_files_and_folders_and_the_same_command_goes_on(tmp_
         "run 1 of 3",
         "Ours, seed 0: cnn",
         "what Ours needs",
-        "V1, cut 1",
+        "V1 (cut 1)",
         "one cut 1 (given)",
         "train.lr=0.02",
     )
@@ -139,16 +139,16 @@ def test_names_are_in_tables_files_and_folders_and_the_same_command_goes_on(tmp_
     figures = {"gantt-ours-round-1.png", "gantt-splitfed_v1-round-1.png", "gantt-splitfed_v1-cut-1-round-1.png"}
     assert figures <= {path.name for path in out.iterdir()}
     record = json.loads((out / "compare.json").read_text())["contenders"]["splitfed_v1,fleet.one_cut=1"]
-    assert (record["name"], record["folder"]) == ("V1, cut 1", "splitfed_v1-cut-1")
+    assert (record["name"], record["folder"]) == ("V1 (cut 1)", "splitfed_v1-cut-1")
     assert record["settings"] == {"fleet.one_cut": 1}
-    names((out / "comparison.md").read_text(), "| Ours | max_cut (", "| V1, cut 1 |", "| one cut 1")
+    names((out / "comparison.md").read_text(), "| Ours | max_cut (", "| V1 (cut 1) |", "| one cut 1")
     page = data_in(out / "report.html")
-    assert [series["name"] for series in page["series"]] == ["Ours", "SplitFed V1", "V1, cut 1"]
+    assert [series["name"] for series in page["series"]] == ["Ours", "SplitFed V1", "V1 (cut 1)"]
     assert page["title"] == "3 contenders: cnn on digits"
     with (out / "rounds.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert (rows[0]["label"], rows[0]["name"]) == ("Ours", "Ours")
-    assert {row["name"] for row in rows if row["label"] == "splitfed_v1,fleet.one_cut=1"} == {"V1, cut 1"}
+    assert {row["name"] for row in rows if row["label"] == "splitfed_v1,fleet.one_cut=1"} == {"V1 (cut 1)"}
 
     again = hsfl(*command, "--json")
     names(again.err, "3 of 3 runs")

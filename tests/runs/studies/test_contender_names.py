@@ -37,35 +37,41 @@ PUBLISHED = "splitfed_v1,allocation.policy=own"
     ("texts", "expected"),
     [
         (["hsfl", "splitfed_v1", "fl", "sl"], ["HSFL", "SplitFed V1", "FL", "SL"]),
-        (["hsfl", "splitfed_v1", PUBLISHED], ["HSFL", "V1, same allocation", "V1, as published"]),
+        (["hsfl", "splitfed_v1", PUBLISHED], ["HSFL", "V1 (same allocation)", "V1 (as published)"]),
         (
             ["hsfl", PUBLISHED],
-            ["HSFL", "V1, as published"],
+            ["HSFL", "V1 (as published)"],
         ),  # though it is the only V1: nobody should think it the same
-        ([PUBLISHED, "splitfed_v1"], ["V1, as published", "SplitFed V1"]),  # the same as whom?
-        (["hsfl", "hsfl,allocation.policy=even"], ["HSFL", "HSFL, even allocation"]),
-        (["hsfl", "fl,allocation.policy=even"], ["HSFL", "FL, even allocation"]),
+        ([PUBLISHED, "splitfed_v1"], ["V1 (as published)", "SplitFed V1"]),  # the same as whom?
+        (["hsfl", "hsfl,allocation.policy=even"], ["HSFL", "HSFL (even allocation)"]),
+        (["hsfl", "fl,allocation.policy=even"], ["HSFL", "FL (even allocation)"]),
         (["hsfl,fleet.cuts=fastest", "fl"], ["HSFL", "FL"]),
-        (["hsfl", "hsfl,fleet.cuts=fastest"], ["HSFL", "HSFL, fastest cuts"]),
-        (["hsfl,fleet.cuts=1", "hsfl,fleet.cuts=[1,2,5]"], ["HSFL, cut 1", "HSFL, cuts 1 2 5"]),
-        (["sl", "sl,fleet.one_cut=fastest", "sl,fleet.one_cut=2"], ["SL", "SL, fastest cut", "SL, cut 2"]),
-        (["fl", "fl,options.fl.needs_storage=true"], ["FL", "FL, needs storage yes"]),
-        (["hsfl,train.lr=0.1", "hsfl,train.lr=0.02"], ["HSFL, lr 0.1", "HSFL, lr 0.02"]),
+        (["hsfl", "hsfl,fleet.cuts=fastest"], ["HSFL", "HSFL (fastest cuts)"]),
+        (["hsfl,fleet.cuts=1", "hsfl,fleet.cuts=[1,2,5]"], ["HSFL (cut 1)", "HSFL (cuts 1 2 5)"]),
+        (["sl", "sl,fleet.one_cut=fastest", "sl,fleet.one_cut=2"], ["SL", "SL (fastest cut)", "SL (cut 2)"]),
+        (["fl", "fl,options.fl.needs_storage=true"], ["FL", "FL (needs storage yes)"]),
+        (["hsfl,train.lr=0.1", "hsfl,train.lr=0.02"], ["HSFL (lr 0.1)", "HSFL (lr 0.02)"]),
         (
             ["hsfl", "hsfl,train.lr=0.1", "hsfl,train.lr=0.1,train.optimizer=sgd"],
-            ["HSFL", "HSFL, lr 0.1", "HSFL, lr 0.1, optimizer sgd"],
+            ["HSFL", "HSFL (lr 0.1)", "HSFL (lr 0.1; optimizer sgd)"],
         ),
         (
             ["hsfl,train.lr=0.1,train.optimizer=sgd", "hsfl,train.lr=0.2,train.optimizer=sgd"],
-            ["HSFL, lr 0.1", "HSFL, lr 0.2"],
+            ["HSFL (lr 0.1)", "HSFL (lr 0.2)"],
         ),
         (["hsfl", "Ours=hsfl,train.lr=0.1"], ["HSFL", "Ours"]),
-        (["A=hsfl", "B=splitfed_v1", PUBLISHED], ["A", "B", "V1, as published"]),
+        (["A=hsfl", "B=splitfed_v1", PUBLISHED], ["A", "B", "V1 (as published)"]),
         (["hsfl,allocation.policy=proposed", "fl"], ["HSFL", "FL"]),  # what all have is no difference
     ],
 )
 def test_the_fewest_words_that_tell_contenders_apart(texts: list[str], expected: list[str]) -> None:
     assert names_of(*texts) == expected
+
+
+def test_a_name_that_was_made_can_be_given() -> None:
+    made = settled("hsfl", "hsfl,train.local_epochs=2,train.optimizer=sgd", PUBLISHED)
+    texts = [f"{record.name}={record.text}" for record in made.values()]
+    assert [record.name for record in settled(*texts).values()] == [record.name for record in made.values()]
 
 
 def test_folders_follow_the_names() -> None:
@@ -106,9 +112,9 @@ def test_a_folder_stays_whoever_joins_and_the_name_says_what_differs_now() -> No
     alone = settled("hsfl", "splitfed_v1")
     both = settled(PUBLISHED, stored=alone)
     assert {record.name: record.folder for record in both.values()} == {
-        "V1, as published": "splitfed_v1-as-published",
+        "V1 (as published)": "splitfed_v1-as-published",
         "HSFL": "hsfl",
-        "V1, same allocation": "splitfed_v1",
+        "V1 (same allocation)": "splitfed_v1",
     }
     assert settled("hsfl", "splitfed_v1", PUBLISHED, stored=both)["splitfed_v1"].folder == "splitfed_v1"
 
@@ -139,11 +145,11 @@ def test_cuts_that_a_name_cannot_hold_get_a_number() -> None:
     base = tiny("fleet.num_clients=8", "fleet.cuts=max_cut")
     texts = [f"hsfl,fleet.cuts=[1,1,1,1,1,1,1,{last}]" for last in (1, 2, 3)]
     names = [record.name for record in settle_contenders(base, texts, {}, OUT).values()]
-    assert names == ["HSFL, given cuts", "HSFL, given cuts (2)", "HSFL, given cuts (3)"]
+    assert names == ["HSFL (given cuts)", "HSFL (given cuts) (2)", "HSFL (given cuts) (3)"]
 
 
 def test_a_contender_that_is_seen_alone_says_all_its_settings() -> None:
     assert name_by_itself(tiny(), "hsfl") == "HSFL"
     assert name_by_itself(tiny(), "Mine=hsfl,train.lr=0.5") == "Mine"
     text = "splitfed_v1,train.lr=0.5,allocation.policy=gtra"
-    assert name_by_itself(tiny(), text) == "V1, gtra allocation, lr 0.5"
+    assert name_by_itself(tiny(), text) == "V1 (gtra allocation; lr 0.5)"

@@ -38,7 +38,9 @@ def test_a_name_stands_before_the_framework() -> None:
         ("x" * 61 + "=fl", ("61 letters", "up to 60")),
         ("Ours=hsfl,", ("empty setting",)),
         ("Ours=hsfl,seed=3", ("changes seed", "contenders share")),
-        ("Ours=Theirs=hsfl", ("'Theirs=hsfl'", "choose one of")),
+        ("Ours=Theirs=hsfl", ("name with =", "give Ours Theirs=hsfl")),
+        ("V1, same allocation=splitfed_v1", ("name with a comma", "V1 (same allocation)=splitfed_v1")),
+        ("A, b, c=fl,train.lr=0.1", ("name with a comma", "A (b c)=fl")),
     ],
 )
 def test_a_wrong_text_is_told_with_the_way_out(text: str, parts: tuple[str, ...]) -> None:

@@ -182,15 +182,15 @@ def test_contenders_of_a_sweep_have_names_and_folders(tmp_path: Path) -> None:
     words = [*small("fleet.cuts=max_cut"), *(word for text in contenders for word in ("-f", text)), "--out", out]
     answer = hsfl("sweep", TWO, *words, "--plan-only")
     assert answer.code == 0, answer.err
-    names(answer.out, "Ours", "SL, cut 1", "one cut 1 (given)", "even, whole band in turns", "train.lr=0.02")
+    names(answer.out, "Ours", "SL (cut 1)", "one cut 1 (given)", "even, whole band in turns", "train.lr=0.02")
     assert {path.name for path in (out / f"{HZ}-1000000").iterdir()} == {"ours", "sl", "sl-cut-1"}
-    names((out / "sweep.md").read_text(), "2 MHz | Ours", "| SL, cut 1 |")
+    names((out / "sweep.md").read_text(), "2 MHz | Ours", "| SL (cut 1) |")
     (sweep,) = data_in(out / "report.html")["sweeps"]
-    assert [series["name"] for series in sweep["series"]] == ["Ours", "SL", "SL, cut 1"]
-    assert sweep["contenders"]["rows"][2][:3] == ["SL, cut 1", "one cut 1 (given)", "even, whole band in turns"]
+    assert [series["name"] for series in sweep["series"]] == ["Ours", "SL", "SL (cut 1)"]
+    assert sweep["contenders"]["rows"][2][:3] == ["SL (cut 1)", "one cut 1 (given)", "even, whole band in turns"]
     again = hsfl("sweep", TWO, *words, "--plan-only", "--json")
     names(again.err, "6 of 6 runs")
-    assert {run["contender"]: run["name"] for run in again.json()["runs"]}["sl,fleet.one_cut=1"] == "SL, cut 1"
+    assert {run["contender"]: run["name"] for run in again.json()["runs"]}["sl,fleet.one_cut=1"] == "SL (cut 1)"
     other = [*small("fleet.cuts=max_cut"), "-f", "Ours=hsfl,train.lr=0.5", "--out", out]
     names(refused("sweep", TWO, *other, "--plan-only"), "Ours is hsfl,train.lr=0.02", "another name")
 
@@ -199,7 +199,7 @@ def test_the_page_of_a_point_has_the_names(tmp_path: Path) -> None:
     base = tiny("train.rounds=1")
     run_sweep(base, read_grid(base, [TWO]), ["Ours=fl", "hsfl,train.lr=0.5", "hsfl"], tmp_path / "out")
     runs = page_data(read_sources([tmp_path / "out" / f"{HZ}-2000000"]))["runs"]
-    assert {run["name"] for run in runs} == {"Ours, seed 0", "HSFL, lr 0.5, seed 0", "HSFL, seed 0"}
+    assert {run["name"] for run in runs} == {"Ours, seed 0", "HSFL (lr 0.5), seed 0", "HSFL, seed 0"}
 
 
 def test_another_sweep_is_not_mixed_in(swept: Path, tmp_path: Path) -> None:

@@ -318,7 +318,7 @@ def path_name(label: str) -> str:
 
 
 def plain_name(text: str) -> str:
-    """The text in small letters, digits, `-`, `_` and `.` alone, as every file system and shell takes it: `V1, as published` is
+    """The text in small letters, digits, `-`, `_` and `.` alone, as every file system and shell takes it: `V1 (as published)` is
     `v1-as-published`. Accents are left out; the answer is empty where the text has no such letter."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9._]+", "-", plain).strip("-.")

@@ -1,11 +1,12 @@
 """What the contenders of a comparison are called, and in which folders their runs lie.
 
 A contender has the name that a person gave it; else its framework's title, with the fewest words that tell it from the other
-contenders of that framework: `HSFL`, `HSFL, even allocation`, `V1, same allocation` (as HSFL has), `V1, as published`. Names are
+contenders of that framework: `HSFL`, `HSFL (even allocation)`, `V1 (same allocation)` as HSFL has, `V1 (as published)`. Names are
 chosen anew where further contenders join; a folder stays what it was when its contender came.
 """
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -108,12 +109,13 @@ def _choose_names(
         words |= _words_of_group(group, allocations)
     given = {label.casefold() for label, record in records.items() if record.is_named}
     names: dict[str, str] = {}
+    seen = Counter[str]()
     for label, record in records.items():
         name = label if record.is_named else _joined_name(record.framework, words[label])
         if not record.is_named and name.casefold() in given:
             raise InputError(f"{label} is called {name}, too; choose another name for the other contender")
-        same = sum(name == other or other.startswith(f"{name} (") for other in names.values())
-        names[label] = f"{name} ({same + 1})" if same else name
+        seen[name] += 1
+        names[label] = f"{name} ({seen[name]})" if seen[name] > 1 else name
     return names, words
 
 
@@ -121,7 +123,7 @@ def _joined_name(framework: str, words: Sequence[str]) -> str:
     row = METHODS.get(framework)  # None where a plugin of an earlier contender is not loaded
     title = framework if row is None else row.title
     short = title if row is None else row.short_title or title
-    return ", ".join([short if words else title, *words])
+    return f"{short} ({'; '.join(words)})" if words else title  # no comma, which would end a name that is given
 
 
 @dataclass(frozen=True)
@@ -209,4 +211,4 @@ def _value_text(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(_value_text, value))
     text = f"{value:g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
+    return (text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}...").replace(",", " ")

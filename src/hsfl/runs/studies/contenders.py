@@ -32,12 +32,13 @@ class Contender:
 
 
 def read_contender(text: str) -> Contender:
-    """The contender that a text names. The text before the first `=` is a name where it holds no comma and no dot."""
+    """The contender that a text names. The text before the first `=` is a name, which holds no comma and no dot."""
     first, *changes = split_label(text)
     if not all(changes):
         raise InputError(f"contender {text!r} has an empty setting; give NAME,section.field=value")
     name, equals, framework = (side.strip() for side in first.partition("="))
     if not equals:
+        _check_comma(text, first, changes)
         _check_framework("framework", first)
         return Contender(text.strip(), first, tuple(changes), is_named=False)
     if "." in name:
@@ -47,8 +48,23 @@ def read_contender(text: str) -> Contender:
         )
     if name in METHODS and framework not in METHODS:
         raise InputError(f"contender {text!r} has no comma before its settings; give {name},section.field=value")
+    if (last := framework.rpartition("=")[2].strip()) in METHODS and "=" in framework:
+        both = f"{name} {framework.rpartition('=')[0].replace('=', ' ').strip()}"
+        raise InputError(f"contender {text!r} has a name with =, which a name may not hold; give {both}={last}")
     _check_framework(f"contender {text!r}: framework", framework)
     return Contender(_checked_name(name, text, framework), framework, tuple(changes), is_named=True)
+
+
+def _check_comma(text: str, first: str, changes: Sequence[str]) -> None:
+    """Refuse a name with a comma, such as `Ours, even=hsfl`; its parts were taken for a framework and its settings."""
+    for number, change in enumerate(changes, 1):
+        name, _, framework = (side.strip() for side in change.partition("="))
+        if framework in METHODS and "." not in name and first not in METHODS:
+            parts = [first, *changes[: number - 1], name]
+            raise InputError(
+                f"contender {text!r} has a name with a comma, which a name may not hold; give "
+                f"{parts[0]} ({' '.join(parts[1:])})={framework}"
+            )
 
 
 def _check_framework(kind: str, name: str) -> None:
