@@ -65,6 +65,11 @@ def test_settings_by_list_and_by_keyword_are_one_config(tmp_path: Path) -> None:
     assert config_of(config_of("demo", ["train.budget_s=5"]), (), train={"budget_s": None}).train.budget_s is None
 
 
+class Pairs(torch.utils.data.Dataset):
+    def __getitem__(self, place: int) -> tuple[np.ndarray, int]:
+        return X[place], int(Y[place])
+
+
 @pytest.mark.parametrize(
     ("words", "named", "parts"),
     [
@@ -75,6 +80,7 @@ def test_settings_by_list_and_by_keyword_are_one_config(tmp_path: Path) -> None:
         ((None, ()), {"train": {"rouns": 3}}, ("config field 'train.rouns'", "did you mean 'train.rounds'?")),
         ((None, ()), {"train": {"lr": object()}}, ("train.lr is a object", "give a number")),
         ((None, ()), {"data": (X, Y)}, ("data is a tuple", "hsfl.dataset(x, y)")),
+        ((None, ()), {"data": Pairs()}, ("data is a Pairs", "hsfl.dataset(Pairs())")),
         ((None, ()), {"data": X}, ("data is a ndarray", "hsfl.dataset(x, y)")),
         ((None, ()), {"model": nn.Linear(2, 2)}, ("Linear", "order of its parts", "example of its input")),
         ((None, ()), {"model": 3}, ("model is a int", "nn.Module", "list of modules")),

@@ -173,6 +173,10 @@ def test_labels_may_be_names_and_two_values() -> None:
     assert dataset(X, names, X, names, classes=["dog", "cat", "ant", "bee"]).train_y[:3].tolist() == [1, 0, 2]
 
 
+def test_sensors_over_time_are_no_images() -> None:
+    assert dataset(np.zeros((60, 9, 128, 1)), Y).image_shape == (9, 128, 1)
+
+
 @pytest.mark.parametrize(
     ("change", "parts"),
     [
@@ -188,6 +192,9 @@ def test_labels_may_be_names_and_two_values() -> None:
         ({"x": 2 * PIXELS}, ("4 axes", "images in 0..255", "convert the array to float")),
         ({"x": PIXELS - 9}, ("] is -", "4 axes", "images in 0..255")),
         ({"x": np.zeros((60, 8, 8, 3), int)}, ("channels last", "x.transpose(0, 3, 1, 2)")),
+        ({"x": np.zeros((60, 8, 8, 3))}, ("channels last", "x.transpose(0, 3, 1, 2)")),
+        ({"x": np.zeros((60, 8, 9, 3))}, ("channels last", "x.transpose(0, 3, 1, 2)")),
+        ({"x": np.zeros((60, 8, 8, 1))}, ("channels last", "x.transpose(0, 3, 1, 2)")),
         ({"y": Y.astype(float)}, ("y is a ndarray", "(60,) of float64", "whole numbers", "or names")),
         ({"y": np.eye(3)[Y].astype(int)}, ("y has shape (60, 3)", "one label for each", "y.argmax")),
         ({"y": Y[:, None]}, ("y has shape (60, 1)", "one label for each", "y.ravel()")),

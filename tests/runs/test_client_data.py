@@ -1,5 +1,6 @@
 """Data and fleet that both name the machines: a device trains on its own samples, or an error or a note says otherwise."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -79,11 +80,14 @@ PIXELS = np.linspace(0, 255, 24 * 3 * 4 * 4).reshape(24, 3, 4, 4)
     ],
 )
 def test_floats_that_look_like_pixels(x: np.ndarray, normalise: bool, said: bool) -> None:
-    given = hsfl.dataset(x, np.arange(24) % 2, normalise=normalise)
+    with warnings.catch_warnings(record=True) as caught:
+        given = hsfl.dataset(x, np.arange(24) % 2, normalise=normalise)
+    assert [warning.filename for warning in caught] == [__file__] * said
     notes = data_notes(read_config(None, ["data.name=own"]), given)
     assert bool(notes) == said
     if said:
-        names(notes[0], "from 0 to", "uint8", "255", "normalise=True")
+        for note in (notes[0], caught[0].message):
+            names(note, "from 0 to", "uint8", "255", "normalise=True")
 
 
 def test_pixels_of_a_file(tmp_path: Path) -> None:

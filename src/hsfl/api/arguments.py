@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hsfl import plugins as plugin_files
 from hsfl.config import OWN_DATA, OWN_MODEL, RunConfig, flatten, read_config, with_changes
-from hsfl.data.from_python import dataset_digest
+from hsfl.data.from_python import dataset_digest, is_torch_dataset
 from hsfl.data.registry import Dataset
 from hsfl.errors import InputError, shown_value
 from hsfl.runs.checks.unused_settings import refuse_unused, refuse_unused_by_contenders
@@ -136,7 +136,8 @@ def _contender_text(name: str, contender: Any) -> str:
 def given_dataset(data: Any) -> Dataset:
     """The data that a call was given; an error where they are no data set."""
     if not isinstance(data, Dataset):
-        raise InputError(f"data is a {type(data).__name__}; make it with hsfl.dataset(x, y)")
+        made_of = f"{type(data).__name__}()" if is_torch_dataset(data) else "x, y"
+        raise InputError(f"data is a {type(data).__name__}; make it with hsfl.dataset({made_of})")
     return data
 
 

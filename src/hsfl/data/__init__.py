@@ -7,9 +7,10 @@
 """
 
 OFFERED = {  # to other folders, by module
+    "arrays": ("pixel_note",),
     "augment": ("AUGMENTATIONS", "check_augmentation"),
     "download": ("fetch",),
-    "from_python": ("dataset", "dataset_digest", "fit_dataset"),
+    "from_python": ("dataset", "dataset_digest", "fit_dataset", "is_torch_dataset"),
     "partition": ("check_classes", "class_counts", "dirichlet", "Holdings", "is_redrawn", "partition", "sizes_of"),
     "passes": ("batches_of_pass", "RoundSteps", "samples_of_round", "steps_of_round"),
     "readers.reader_base": ("FILE_FIELDS", "FileSettings"),

@@ -21,6 +21,7 @@ from hsfl.rng import stream
 from hsfl.tasks import find_task
 
 CHANNELS = (1, 3, 4)  # of images as people store them
+MOST_SCALED = 2.0  # floats of pixels that were scaled to 0..1 are smaller, even where resizing overshoots
 MOST_TOKENS = 2**24  # of a vocabulary; so are the classes of pixels
 
 
@@ -101,6 +102,10 @@ def samples(array_name: str, value: Any) -> np.ndarray:
         raise InputError(f"{array_name} has shape {x.shape}; give [samples, features] or more")
     if np.issubdtype(x.dtype, np.integer) and x.ndim in (3, 4):
         return _images(array_name, x)
+    if x.ndim == 4 and x.shape[1] not in CHANNELS:  # [n, features, steps, 1] may be meant: one channel is told of squares alone
+        height, width, last = x.shape[1:]
+        if last == 3 or (last == 1 and height == width):
+            _check_channels(array_name, x)
     return _as_floats(array_name, x)
 
 
@@ -111,11 +116,30 @@ def _images(array_name: str, x: np.ndarray) -> np.ndarray:
             f"{array_name}[{', '.join(map(str, place))}] is {x[place]}, but whole numbers with {x.ndim} axes are images in 0..255; "
             "convert the array to float to have its numbers taken as they are"
         )
-    if x.ndim == 4 and x.shape[3] in CHANNELS and min(x.shape[1:3]) > max(CHANNELS):
+    if x.ndim == 4:
+        _check_channels(array_name, x)
+    return (x[:, None] if x.ndim == 3 else x).astype(np.uint8)
+
+
+def _check_channels(array_name: str, x: np.ndarray) -> None:
+    """Refuse images [n, H, W, C]."""
+    if x.shape[3] in CHANNELS and min(x.shape[1:3]) > max(CHANNELS):
         raise InputError(
             f"{array_name} has shape {x.shape}, with the channels last; put them second: x.transpose(0, 3, 1, 2)"
         )
-    return (x[:, None] if x.ndim == 3 else x).astype(np.uint8)
+
+
+def pixel_note(name: str, x: np.ndarray, normalise: str) -> str | None:
+    """A note where floats with the axes of images lie in 0..255 and not in 0..1. normalise: what scales them."""
+    if x.dtype.kind != "f" or x.ndim < 3:
+        return None
+    low, high = float(x.min()), float(x.max())
+    if low < 0 or not MOST_SCALED < high <= 255:
+        return None
+    return (
+        f"{name} holds floats from {low:g} to {high:g}, which a model takes as they are; if they are pixels, give them as "
+        f"whole numbers (uint8), which are normalised, divide them by 255, or set {normalise}"
+    )
 
 
 def _token_numbers(array_name: str, value: Any) -> np.ndarray:

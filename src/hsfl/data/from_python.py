@@ -2,12 +2,13 @@
 
 import hashlib
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from hsfl.data.arrays import Side, checked_arrays
+from hsfl.data.arrays import Side, checked_arrays, pixel_note
 from hsfl.data.readers.reader_base import Arrays
 from hsfl.data.registry import Dataset, limited_dataset, make_dataset
 from hsfl.errors import InputError
@@ -42,10 +43,10 @@ def dataset(
     normalise: each feature (or channel) of floats to mean 0 and std 1 over the training samples; images always are.
     task: what is learned. tokens: x holds whole numbers that name tokens, [n, T], as x of `next_token` always does.
     """
-    if _is_torch_dataset(x):
+    if is_torch_dataset(x):
         classes = classes if classes is not None or task != DEFAULT else getattr(x, "classes", None)
         x, y = _samples_of("x", x, "y", y)
-    if _is_torch_dataset(test_x):
+    if is_torch_dataset(test_x):
         test_x, test_y = _samples_of("test_x", test_x, "test_y", test_y)
     if y is None:
         raise InputError("y is missing; give one label for each sample, or a torch data set of pairs (x, y) as x")
@@ -65,10 +66,13 @@ def dataset(
         task=task,
         tokens=tokens,
     )
+    note = None if normalise else pixel_note("x", arrays.train_x, "normalise=True")
+    if note is not None:
+        warnings.warn(note, stacklevel=3)  # of the caller: `import hsfl` wraps this function
     return make_dataset(name, arrays)
 
 
-def _is_torch_dataset(value: Any) -> bool:
+def is_torch_dataset(value: Any) -> bool:
     """Whether the value is a `torch.utils.data.Dataset`; if torch is not imported, there is none."""
     torch_data = sys.modules.get("torch.utils.data")
     return torch_data is not None and isinstance(value, torch_data.Dataset)

@@ -13,6 +13,7 @@ import numpy as np
 
 from hsfl import fleet_file
 from hsfl.config import DEVICES_DATA, OWN_DATA, DataConfig, RunConfig
+from hsfl.data.arrays import pixel_note
 from hsfl.data.from_python import dataset_digest, fit_dataset
 from hsfl.data.partition import Holdings, check_classes, is_redrawn, partition
 from hsfl.data.readers import text
@@ -22,7 +23,6 @@ from hsfl.errors import DataMissing, InputError
 from hsfl.rng import stream
 from hsfl.tasks import LearningTask, find_task
 
-MOST_SCALED = 2.0  # floats of pixels that were scaled to 0..1 are smaller, even where resizing overshoots
 
 # --- reading
 
@@ -196,17 +196,9 @@ def _holder_note(config: RunConfig, dataset: Dataset) -> str | None:
 
 def _pixel_note(data: DataConfig, dataset: Dataset) -> str | None:
     """A note where floats with the axes of images lie in 0..255 and not in 0..1, and nothing scales them."""
-    x = dataset.train_x
-    if x.dtype.kind != "f" or x.ndim < 3 or dataset.mean:
+    if dataset.mean:
         return None
-    low, high = float(x.min()), float(x.max())
-    if low < 0 or not MOST_SCALED < high <= 255:
-        return None
-    normalise = "normalise=True" if _is_given(data) else "data.normalise=true"
-    return (
-        f"{dataset.name} holds floats from {low:g} to {high:g}, which a model takes as they are; if they are pixels, give them as "
-        f"whole numbers (uint8), which are normalised, divide them by 255, or set {normalise}"
-    )
+    return pixel_note(dataset.name, dataset.train_x, "normalise=True" if _is_given(data) else "data.normalise=true")
 
 
 def charged_subset_note(config: RunConfig, num_samples: int, num_unlimited: int | None) -> str | None:
