@@ -50,10 +50,11 @@ def refuse_unused(
         _check_cuts(config)
     file_configs, file_names = _file_settings(source)
     typed = _typed(changes)
-    for name in sorted(typed):
-        _refuse_unused(name, configs, planning)
-    for name in sorted(file_names - typed):  # the same file may serve hsfl plan
-        _refuse_unused(name, [*configs, *file_configs], planning or name != "fleet.cuts")
+    _refuse_first({name: _unused(name, configs, planning) for name in sorted(typed)})
+    everywhere = [*configs, *file_configs]
+    _refuse_first(  # the same file may serve hsfl plan
+        {name: _unused(name, everywhere, planning or name != "fleet.cuts") for name in sorted(file_names - typed)}
+    )
 
 
 def refuse_unused_by_contenders(
@@ -90,18 +91,26 @@ def _typed(changes: Iterable[str]) -> set[str]:
     return {name for change in changes for name in set_names(change)}
 
 
-def _refuse_unused(name: str, configs: Sequence[RunConfig], planning: bool) -> None:
-    """Refuse a setting that has no effect in any config that sets it. A config in which it has its default does not
-    count."""
+def _unused(name: str, configs: Sequence[RunConfig], planning: bool) -> tuple[RunConfig, str] | None:
+    """The first config that sets a setting which has no effect in any config that sets it, and why; None where it has one. A config in
+    which the setting has its default does not count."""
     given = [config for config in configs if not _is_default(name, config)]
     whys = [_why_unused(name, config, planning) for config in given]
-    if given and whys[0] is not None and None not in whys:
-        raise _refusal(name, given[0], whys[0])
+    return (given[0], whys[0]) if given and whys[0] is not None and None not in whys else None
 
 
-def _refusal(name: str, config: RunConfig, why: str) -> InputError:
+def _refuse_first(unused: Mapping[str, tuple[RunConfig, str] | None]) -> None:
+    """Refuse the first setting that has no effect; others with the same reason are told beside it."""
+    refused = {name: found for name, found in unused.items() if found is not None}
+    for name, (config, why) in refused.items():
+        alike = [other for other, (_, other_why) in refused.items() if other_why == why and other != name]
+        raise _refusal(name, config, why, alike)
+
+
+def _refusal(name: str, config: RunConfig, why: str, alike: Sequence[str] = ()) -> InputError:
     value = flatten(config.model_dump(mode="json")).get(name)
-    return InputError(f"{name} = {value!r} has no effect: {why}")
+    others = f"; nor {'has' if len(alike) == 1 else 'have'} {' and '.join(alike)}" if alike else ""
+    return InputError(f"{name} = {value!r} has no effect: {why}{others}")
 
 
 def _is_default(name: str, config: RunConfig) -> bool:

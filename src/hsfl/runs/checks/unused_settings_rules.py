@@ -176,6 +176,11 @@ CELL_ANTENNAS = Reason(
 )
 ON_SERVER_ALONE = _framework_that("trains on the server alone, to which clients send their data once", _pools_data)
 NO_MAIN_SERVER = _framework_that("has no main server: clients train the whole model", _is_whole_on_clients)
+NO_MAIN_LINK = replace(
+    NO_MAIN_SERVER,
+    sentence="{c.framework} has no main server: clients train the whole model; leave it out, or choose another framework (rates to "
+    "the main server alone, main_up_bps and main_down_bps, are taken for the edge server, too)",
+)
 HEADS_STAY = _framework_that("has clients that keep their heads", _keeps_heads)
 NO_CODECS_TO_CHOOSE = Reason(
     lambda c: tuple(c.link.allowed) == ("none",),
@@ -266,11 +271,11 @@ UNUSED: dict[str, list[Reason]] = {
     "network.edge_m": [NEEDS_RADIO, NO_PLACES, CELL_ANTENNAS, IN_HISTORY, ON_SERVER_ALONE],
     "network.path_loss_exponent": [NEEDS_RADIO, NO_PLACES, IN_HISTORY],
     "network.path_loss_db": [NEEDS_RADIO, NO_PLACES, IN_HISTORY],
-    "network.main_up_bps": [NEEDS_MEASURED, IN_HISTORY, NO_MAIN_SERVER.unless(lambda c: c.network.edge_up_bps is None)],
+    "network.main_up_bps": [NEEDS_MEASURED, IN_HISTORY, NO_MAIN_LINK.unless(lambda c: c.network.edge_up_bps is None)],
     "network.main_down_bps": [
         NEEDS_MEASURED,
         IN_HISTORY,
-        NO_MAIN_SERVER.unless(lambda c: c.network.edge_down_bps is None),
+        NO_MAIN_LINK.unless(lambda c: c.network.edge_down_bps is None),
     ],
     "network.edge_up_bps": [NEEDS_MEASURED, IN_HISTORY, ON_SERVER_ALONE],
     "network.edge_down_bps": [NEEDS_MEASURED, IN_HISTORY, ON_SERVER_ALONE],
