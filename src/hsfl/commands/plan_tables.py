@@ -71,7 +71,7 @@ def _quantile_head(per_cent: int) -> str:
 def _show_clients(answer: Any) -> None:
     """Print a row for each client: its cut, what it gets, and what holds it up."""
     radio = answer.clients[0].main_up_power_w is not None
-    band = "share" if answer.clients[0].share is not None else "subchannels"
+    band = "share" if answer.clients[0].share is not None else "subchannel no."
     which = f" in the first of {answer.num_samples} samples (the last line is the mean over all)"
     queued = "waiting" in answer.clients[0].seconds
     server = (
