@@ -83,6 +83,7 @@ def test_storage_means_parameters_or_training():
         (lambda: Servers(main_hz=0), ("servers.main_hz is 0",)),
         (lambda: drawn(1.5), ("heterogeneity is 1.5",)),
         (lambda: drawn(num_clients=0), ("num_clients is 0",)),
+        (lambda: drawn(cpu_hz=(1, 5)), ("fleet.cpu_hz is [1, 5]", "slower than any", '["1GHz", "5GHz"]')),
         (lambda: drawn(cpu_hz=(5, 2)), ("range of cpu_hz", "5..2")),
         (lambda: drawn(min_cut=4), ("max_cut range (3, 10)", "no cut from 4")),
     ],

@@ -24,6 +24,7 @@ Range = tuple[float, float]
 
 PAPER_CPU_HZ: Range = (0.0, 10e10)  # uniform, Section V-A; a device of 0 cycles would never finish, hence the floor
 PAPER_CPU_FLOOR_HZ = 0.05e10
+LEAST_HZ = 1e3  # of a device; the solvers take no slower one
 PAPER_MAX_POWER_W: Range = (1.0, 10.0)
 PAPER_MAX_CUT = (3, 10)  # ours: the paper does not say; ResNet-18 has 10 units
 STORAGE = ("training", "parameters")
@@ -176,6 +177,11 @@ def draw_fleet(
         raise InputError(f"max_cut range {max_cut} leaves no cut from {min_cut} to {num_units}; raise it")
     uniform = rng.random((num_clients, 3))
     speed_hz = _between(cpu_hz, "cpu_hz", uniform[:, 0])
+    if cpu_hz[1] < LEAST_HZ or 0 < cpu_hz[0] < LEAST_HZ:
+        raise InputError(
+            f"fleet.cpu_hz is [{cpu_hz[0]:g}, {cpu_hz[1]:g}] cycles per second, slower than any device; give units, such as "
+            'fleet.cpu_hz=["1GHz", "5GHz"]'
+        )
     if cpu_hz[0] == 0:  # a range from 0 needs a floor; any other range is taken as it is
         if cpu_floor_hz > cpu_hz[1]:
             raise InputError(
