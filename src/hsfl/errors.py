@@ -11,7 +11,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar, get_args
+from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -149,7 +149,25 @@ def explain(error: Any, tree: Any, model: Any, noun: str, prefix: str = "", know
         return f"{noun} {name} is {shown_value(value)} but it is a section; set its fields: {fields}"
     if problem["type"] == "missing" and value is None:
         return f"{noun} {name} is missing; set it"
-    return f"{noun} {name} is {shown_value(value)}{_clause(problem, 'give', field)}"
+    clause, near = _clause(problem, "give", field), _nearest_word(value, field)
+    if near is not None:
+        clause = f"; did you mean {near}? {clause.removeprefix('; ')}"
+    return f"{noun} {name} is {shown_value(value)}{clause}"
+
+
+def _nearest_word(value: Any, field: Any) -> str | None:
+    """Of the words that a field takes, the one that a text resembles."""
+    words = _words_of(field.annotation) if field is not None else []
+    near = get_close_matches(value.lower(), words, n=1) if isinstance(value, str) else []
+    return near[0] if near else None
+
+
+def _words_of(annotation: Any) -> list[str]:
+    """The texts of all `Literal`s in a type."""
+    inner = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return [word for word in inner if isinstance(word, str)]
+    return [word for part in inner if not isinstance(part, str) for word in _words_of(part)]
 
 
 def first_problem(error: Any) -> dict[str, Any]:

@@ -139,6 +139,22 @@ def test_wrong_values_are_named_in_words(change, parts):
     names(complaint(change), *parts)
 
 
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        ("fleet.cuts=planed", "did you mean planned?"),
+        ("fleet.one_cut=Fastest", "did you mean fastest?"),
+        ("train.optimizer=adm", "did you mean adam?"),
+    ],
+)
+def test_unknown_words_suggest_the_nearest(change, hint):
+    with raises(InputError, hint, change.partition("=")[0], "give"):
+        read_config(None, [change])
+    with pytest.raises(InputError) as caught:
+        read_config(None, [f"{change.partition('=')[0]}=xyz"])
+    assert "did you mean" not in str(caught.value)
+
+
 def test_a_value_cannot_be_a_section():
     names(complaint("train.rounds=3", "train.rounds.x=3"), "rounds is a value", "section")
 

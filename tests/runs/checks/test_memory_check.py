@@ -50,6 +50,27 @@ def test_the_batch_that_is_named_fits_and_the_next_one_does_not(monkeypatch: pyt
         check_memory(prepare(tiny(*WIDE, f"train.batch_size={fitting + 1}")), 1)
 
 
+def test_a_model_that_does_not_fit_gets_no_advice_on_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = prepare(tiny(*WIDE))
+    memory(monkeypatch, 8.0)
+    with raises(InputError, "batches of one sample", "smaller model") as caught:
+        check_memory(bench, 1)
+    assert "set train.batch_size" not in str(caught.value)
+
+
+def test_one_sample_is_said_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = prepare(tiny(*WIDE))
+    sizes = [share / 1000 * table_bits(bench) for share in range(100, 1000)]
+
+    def way_out(memory_bits: float) -> str:
+        memory(monkeypatch, memory_bits)
+        with pytest.raises(InputError) as caught:
+            check_memory(bench, 1)
+        return str(caught.value)
+
+    assert any("train.batch_size to 1, or take" in way_out(bits) for bits in sizes)
+
+
 def test_workers_need_it_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = prepare(tiny(*WIDE))
     memory(monkeypatch, 2 * table_bits(bench))

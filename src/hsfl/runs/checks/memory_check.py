@@ -40,12 +40,14 @@ def check_memory(bench: Bench, num_processes: int) -> str | None:
         return None
     room_bits = (free_bits - fixed_bits) / num_processes
     fitting = int(room_bits / sample_bits) if room_bits >= gradient_bits else 0
-    ways = [f"set train.batch_size to {fitting} or less"] if fitting else []
+    ways = [f"set train.batch_size to {fitting}{' or less' if fitting > 1 else ''}"] if fitting else []
     ways += ["lower engine.workers"] if num_processes > 1 else []
     ways.append("take smaller samples or a smaller model")
     workers = f" in {num_processes} workers" if num_processes > 1 else ""
     needs = f"training on batches of {batch_size} samples{workers} needs {size(needed_bits / BITS_PER_BYTE)} of memory"
     has, way_out = size(memory_bits / BITS_PER_BYTE), ", or ".join(ways)
+    if not fitting and batch_size > 1:
+        way_out = f"batches of one sample would not fit either, {way_out}"
     if needed_bits > memory_bits:
         raise InputError(f"{needs} but this machine has {has}; {way_out}")
     free = size(free_bits / BITS_PER_BYTE)
