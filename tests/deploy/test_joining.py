@@ -27,7 +27,8 @@ from hsfl.runs.client_data import read_data
 from tests.deploy.fleet import RUN, changed
 from tests.deploy.inside import Inside
 from tests.deploy.kits import small_kit
-from tests.naming import raises
+from tests.naming import names, raises
+from tests.small_runs import refused
 
 ONE_ROUND = changed(RUN, train={"rounds": 1})
 RUN_NAME = "0" * 16
@@ -187,6 +188,13 @@ def test_a_wrong_setting_is_said_with_a_hint(tmp_path: Path) -> None:
     file.write_text('min_clients = "x"')
     with raises(InputError, "min_clients is 'x'", "whole number", "docs/deploy.md"):
         read_settings(file, MainSettings)
+
+
+@pytest.mark.parametrize("words", [("serve", "main"), ("status",), ("admin",)])
+def test_settings_that_are_not_there_are_said_to_be_missing(words: tuple[str, ...], tmp_path: Path) -> None:
+    file, order = tmp_path / "main.toml", ["pause"] if words == ("admin",) else []
+    names(refused(*words, file, *order), f"{file} is not there", "docs/deploy.md has a main.toml")
+    names(refused(*words, tmp_path, *order), f"{tmp_path} cannot be read", "Is a directory")
 
 
 def test_paths_are_from_the_folder_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
