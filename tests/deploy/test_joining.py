@@ -28,7 +28,7 @@ from tests.deploy.fleet import RUN, changed
 from tests.deploy.inside import Inside
 from tests.deploy.kits import small_kit
 from tests.naming import names, raises
-from tests.small_runs import refused
+from tests.small_runs import hsfl
 
 ONE_ROUND = changed(RUN, train={"rounds": 1})
 RUN_NAME = "0" * 16
@@ -193,8 +193,8 @@ def test_a_wrong_setting_is_said_with_a_hint(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [("serve", "main"), ("status",), ("admin",)])
 def test_settings_that_are_not_there_are_said_to_be_missing(words: tuple[str, ...], tmp_path: Path) -> None:
     file, order = tmp_path / "main.toml", ["pause"] if words == ("admin",) else []
-    names(refused(*words, file, *order), f"{file} is not there", "docs/deploy.md has a main.toml")
-    names(refused(*words, tmp_path, *order), f"{tmp_path} cannot be read", "Is a directory")
+    names(hsfl(*words, file, *order).err, f"{file} is not there", "docs/deploy.md has a main.toml")
+    names(hsfl(*words, tmp_path, *order).err, f"{tmp_path} cannot be read", "Is a directory")
 
 
 def test_paths_are_from_the_folder_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
