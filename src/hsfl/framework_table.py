@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 PROPOSED = "hsfl"  # the paper's own framework, which the others are set against
+AT_ONE_CUT, AT_MODELS_END = "splitfed_v1", "fl"  # what HSFL is where all its cuts are one cut, or the model's end
 COMPARED = (PROPOSED, "splitfed_v1", "fl", "sl", "cl")  # the frameworks that the paper compares
 BUILT_IN = "hsfl"  # the source of the package's own rows
 Style = tuple[str, str, Any]  # colour, marker, dashes: any two differ for colour-blind eyes, and in black and white

@@ -100,8 +100,11 @@ def test_one_cut_for_all_is_said_with_the_reason() -> None:
     plan = package.plan(None, [*settings(), *same])
     assert len(set(plan.cuts)) == 1
     (note,) = (note for note in plan.notes if note.startswith("all clients have cut"))
-    names(note, "SplitFed V1")
+    names(note, "HSFL is SplitFed V1 here")
+    assert "another allocation" not in note
     assert " would take " in note
+    published = package.plan(None, [*settings(), "fleet.max_cut=1", "allocation.samples=1", "allocation.policy=own"])
+    assert any("SplitFed V1 here, with another allocation" in note for note in published.notes)
     only = package.plan(None, [*settings(), "fleet.max_cut=1", "allocation.samples=1"])
     assert any("no client may have another cut" in note for note in only.notes)
     ruled = package.plan(None, [*settings(), "allocation.policy=scls", "allocation.samples=1"])

@@ -19,6 +19,7 @@ OFFERED = {  # to other folders, by module
         "planned_framework",
     ),
     "fair_defaults": (
+        "alike_words",
         "one_cut_of",
         "without_auto",
     ),

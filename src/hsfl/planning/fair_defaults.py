@@ -52,3 +52,12 @@ def one_cut_of(config: RunConfig) -> str | int:
         return cuts if isinstance(cuts, int) else min(cuts)
     is_deepest = (cuts == "max_cut" or name == "own") and not takes_turns(config)
     return "max_cut" if is_deepest else "fastest"
+
+
+def alike_words(config: RunConfig, framework: str, other: str) -> str:
+    """`HSFL is SplitFed V1 here`, of a framework whose cuts leave nothing else between the two: with another allocation, where the config
+    would give the other one another policy."""
+    policy = config.allocation.policy
+    differs = own_policy(policy, framework) != own_policy(policy, other)
+    words = f"{method(framework).title} is {method(other).title} here"
+    return f"{words}, with another allocation" if differs else words

@@ -63,9 +63,28 @@ def test_nothing_is_split_at_the_models_end(changes: list[str], parts: list[str]
     names(note, *parts)
 
 
+ALIKE = (CHARGED, "fleet.cpu_hz=[1e9,1e9]", "fleet.max_cut=3", "fleet.heterogeneity=0")
+
+
+@pytest.mark.parametrize("changes", [["fleet.cuts=planned"], ["fleet.cuts=fastest", "allocation.policy=even"]])
+def test_planned_cuts_that_are_one_cut_are_said(changes: list[str]) -> None:
+    (note,) = notes_of(tiny(*ALIKE, *changes))
+    names(note, "all clients have cut", "HSFL is SplitFed V1", "hsfl plan")
+    assert "another allocation" not in note  # SplitFed V1 gets the same
+
+
+def test_another_allocation_is_said_where_there_is_one() -> None:
+    published = tiny(*ALIKE, "fleet.cuts=planned", "allocation.policy=own", "allocation.samples=1")
+    names(notes_of(published)[0], "HSFL is SplitFed V1", "with another allocation")
+    (note,) = notes_of(tiny(CHARGED, "fleet.cuts=5"))
+    assert "another allocation" not in note
+
+
 @pytest.mark.parametrize(
     "changes",
     [
+        [*ALIKE, "fleet.cuts=3"],
+        [*ALIKE, "fleet.cuts=planned", "fleet.num_clients=1"],
         ["framework=fl", "fleet.max_cut=5"],
         ["framework=sl", "fleet.cuts=5"],
         ["framework=splitfed_v1", "fleet.cuts=4"],

@@ -15,10 +15,11 @@ from hsfl.allocation.policies import Policy, policy
 from hsfl.config import RunConfig
 from hsfl.errors import InputError
 from hsfl.formats import percent, seconds
-from hsfl.framework_table import PROPOSED
+from hsfl.framework_table import AT_MODELS_END, AT_ONE_CUT, PROPOSED
 from hsfl.network.clock import Why
 from hsfl.planning.coded_cost import link_notes
 from hsfl.planning.cuts import check_codecs, choose_cuts, given_rows, planned_framework
+from hsfl.planning.fair_defaults import alike_words
 from hsfl.planning.fleet_from_file import fleet_notes
 from hsfl.planning.plans.plan_large import CrowdSamples, PlanCrowd, crowd_notes
 from hsfl.planning.plans.plan_rounds import ClientPlan, PlanRounds, PlanTask, plan_rounds
@@ -228,8 +229,8 @@ def _one_cut_note(task: CutTask, rounds: PlanRounds, chosen: Policy) -> str | No
     if len(cuts) < 2 or len(set(cuts.tolist())) > 1:
         return None
     cut_of_all = int(world.cost.cuts_of(cuts[0]))
-    same = "SplitFed V1" if cut_of_all < world.cost.num_units else "FL"
-    opening = f"all clients have cut {cut_of_all}, so HSFL is {same} here, with another allocation"
+    same = AT_ONE_CUT if cut_of_all < world.cost.num_units else AT_MODELS_END
+    opening = f"all clients have cut {cut_of_all}, so {alike_words(task.config, PROPOSED, same)}"
     if chosen.chooses_cuts:
         return f"{opening}: the rule of {chosen.name} gave everyone this cut, and no other was tried"
     moves = [

@@ -16,9 +16,11 @@ import numpy as np
 from hsfl.allocation.cuts.search import OnProgress
 from hsfl.config import RunConfig
 from hsfl.formats import QUANTILES, counted, quantiles
+from hsfl.framework_table import AT_ONE_CUT, PROPOSED
 from hsfl.network.channel import Ofdma
 from hsfl.network.clock import PHASES, Timeline
 from hsfl.planning.cuts import choose_cuts
+from hsfl.planning.fair_defaults import alike_words
 from hsfl.planning.rounds.participation import SAMPLED_ROUNDS, CutTask, times_drawn
 from hsfl.planning.rounds.round_clock import Extras, RoundClock
 from hsfl.planning.world import World, sample_draws
@@ -153,7 +155,6 @@ def crowd_notes(config: RunConfig, crowd: PlanCrowd, num_stopped: int) -> list[s
             f"{config.train.tau_s:g}; a run leaves them out, too"
         )
     if len(crowd.cuts) == 1 and crowd.num_clients > 1:
-        notes.append(
-            f"all clients have cut {next(iter(crowd.cuts))}, so HSFL is SplitFed V1 here, with another allocation"
-        )
+        alike = alike_words(config, PROPOSED, AT_ONE_CUT)
+        notes.append(f"all clients have cut {next(iter(crowd.cuts))}, so {alike}")
     return notes
