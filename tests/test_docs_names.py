@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 HISTORY = ("log.md", "results.md")  # speak of what was
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FOLDERS = ("src", "tests", "docs", "benchmarks")
-FILES_OF_READERS = {"my_method.py", "my.py"}  # that a reader writes
+FILES_OF_READERS = {"my.py"}  # that a reader writes
 NAMES = re.findall(
     r"`((?:training|network|allocation|frameworks)\.\w+(?:\.\w+)*)`", (ROOT / "docs/paper.md").read_text()
 )

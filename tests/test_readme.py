@@ -59,8 +59,6 @@ def _case(words: list[str]) -> Any:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("readme")
     (path / "my.toml").write_text(CONFIG)
-    (method,) = re.findall(r"```python\n(# my_method.py\n.*?)```", (ROOT / "docs/extend.md").read_text(), re.S)
-    (path / "my_method.py").write_text(method)
     shutil.copytree(ROOT / "docs/examples", path / "docs/examples")
     return path
 

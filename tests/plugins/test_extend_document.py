@@ -41,6 +41,11 @@ def test_each_file_of_the_document_is_complete_in_under_40_lines() -> None:
     assert all(text.count("\n") < 40 for _, text in BLOCKS)
 
 
+def test_the_file_among_the_examples_is_that_of_the_document() -> None:
+    example = EXAMPLE.with_name("my_method.py").read_text()
+    assert example == "# my_method.py\n" + dict(BLOCKS)["my_method.py"]
+
+
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:4]))
 def test_the_commands_of_the_document_run(words: list[str], here: Path) -> None:
     if "--resume" in words or words[0] in ("evaluate", "export"):  # of the run that the command before it made
@@ -177,7 +182,7 @@ def test_columns_of_the_table_are_contenders(here: Path) -> None:
     assert (COLUMNS[label].trace, COLUMNS[label].policy, COLUMNS[label].cuts) == (label, "even", "own")
     assert COLUMNS["hsfl,allocation.policy=gtra"].trace == TWIN_TRACE
     assert COLUMNS["fsl,options.fsl.average=server"].trace == "fsl,options.fsl.average=server"  # learns something else
-    assert COLUMNS[label].title == "FedAvgM, momentum 0.5"
+    assert COLUMNS[label].title == "FedAvgM (momentum 0.5)"
     named = f"sl,Mine={label}"
     assert columns_named(named)[:2] == ("sl", f"Mine={label}")
     assert (COLUMNS[f"Mine={label}"].title, COLUMNS[f"Mine={label}"].trace) == (
