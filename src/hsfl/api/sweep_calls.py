@@ -92,12 +92,15 @@ def _words(fields: Mapping[str, Any] | str | Iterable[str]) -> list[str]:
     """Each field with its values, as `read_grid` takes them."""
     if isinstance(fields, Mapping):
         return [
-            f"{name}={','.join(value_text(name, value) for value in _values(values))}" for name, values in fields.items()
+            f"{name}={','.join(value_text(name, value) for value in _values(values))}"
+            for name, values in fields.items()
         ]
     words = [fields] if isinstance(fields, str) else list(fields) if isinstance(fields, Iterable) else [fields]
     for word in words:
         if not isinstance(word, str):
-            raise InputError(f"fields are {shown_value(fields)}; give the values of each setting, {{'train.lr': [0.001, 0.01]}}")
+            raise InputError(
+                f"fields are {shown_value(fields)}; give the values of each setting, {{'train.lr': [0.001, 0.01]}}"
+            )
     return words
 
 

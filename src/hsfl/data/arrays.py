@@ -102,8 +102,8 @@ def samples(array_name: str, value: Any) -> np.ndarray:
         raise InputError(f"{array_name} has shape {x.shape}; give [samples, features] or more")
     if np.issubdtype(x.dtype, np.integer) and x.ndim in (3, 4):
         return _images(array_name, x)
-    if x.ndim == 4 and x.shape[1] not in CHANNELS:  # [n, features, steps, 1] may be meant: one channel is told of squares alone
-        height, width, last = x.shape[1:]
+    if x.ndim == 4 and x.shape[1] not in CHANNELS:
+        height, width, last = x.shape[1:]  # or [n, features, steps, 1]: one channel is told of squares alone
         if last == 3 or (last == 1 and height == width):
             _check_channels(array_name, x)
     return _as_floats(array_name, x)

@@ -101,9 +101,13 @@ def read_settings(path: Path, kind: type[Settings]) -> Settings:
     try:
         tree = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{path} is not there; docs/deploy.md has a {path.name} to begin with, or one like it") from None
+        raise InputError(
+            f"{path} is not there; docs/deploy.md has a {path.name} to begin with, or one like it"
+        ) from None
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); give the file with the settings of this process") from None
+        raise InputError(
+            f"{path} cannot be read ({error.strerror}); give the file with the settings of this process"
+        ) from None
     except ValueError as error:
         raise InputError(f"{path} cannot be read as TOML ({error}); give the settings of this process") from None
     try:

@@ -23,7 +23,6 @@ from hsfl.errors import DataMissing, InputError
 from hsfl.rng import stream
 from hsfl.tasks import LearningTask, find_task
 
-
 # --- reading
 
 
