@@ -14,7 +14,7 @@ from hsfl.report.comparison_summary import gain_sentences, read_comparison, summ
 from hsfl.report.curves import Estimate
 from hsfl.report.tables import interval_text
 from hsfl.runs.run_folder.folder import RunFolder, run_path
-from tests.naming import raises
+from tests.naming import names, raises
 from tests.report.fabricated import record, records, write_run
 
 
@@ -261,3 +261,27 @@ def test_wrong_input_is_named(tmp_path):
     (RunFolder(run_path(tmp_path, "hsfl", 0)).rounds_path).unlink()
     with pytest.raises(InputError, match="is missing"):
         read_comparison(tmp_path)
+
+
+@pytest.fixture
+def two_of_three(tmp_path):
+    """FL makes no round with seed 2."""
+    for seed in range(3):
+        write_run(tmp_path, "hsfl", seed, records([0.5 + 0.1 * seed] * 3), "budget", "train.budget_s=30")
+        rounds = records([0.4 + 0.1 * seed], 20.0, framework="fl") if seed < 2 else []
+        write_run(tmp_path, "fl", seed, rounds, "budget", "train.budget_s=30")
+    return read_comparison(tmp_path)
+
+
+def test_a_seed_that_made_no_round_is_counted_out_and_named(two_of_three):
+    fl, hsfl = two_of_three.results
+    assert (fl.final.mean, fl.final.num) == (pytest.approx(0.45), 2)
+    assert fl.final.high == fl.common.high == pytest.approx(0.45 + 12.7062 * 0.05)
+    (pair,) = two_of_three.pairs
+    assert (pair.final.mean, pair.final.num) == (pytest.approx(0.1), 2)
+    assert pair.final.high == pytest.approx(0.1)
+    metrics, *_, pairs, _ = two_of_three.tables()
+    assert [row[1] for row in metrics.rows] == ["2 of 3", "3"]
+    assert pairs.rows[0][1] == "2 of 3"
+    (note,) = (note for note in two_of_three.notes if "no round" in note)
+    names(note, "FL", "seed 2", "2 of 3")

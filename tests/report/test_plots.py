@@ -222,3 +222,12 @@ def test_a_target_far_from_all_curves_is_on_the_axis(tmp_path, target):
     over_time, _ = plots.learning_figure(read_comparison(tmp_path, target)).axes
     low, high = over_time.get_ylim()
     assert low < 100 * target < high
+
+
+def test_a_seed_without_a_round_leaves_the_other_seeds_their_curve(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path, "hsfl", seed, records([0.2, 0.4]) if seed else [], "budget", "train.budget_s=30")
+    figure = plots.learning_figure(read_comparison(tmp_path))
+    for axes in figure.axes:
+        assert len(axes.get_lines()[0].get_xdata())
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["HSFL\n2 of 3 seeds made a round"]

@@ -170,6 +170,11 @@ class Run:
         return self.records[-1].sim_time_s if self.records else 0.0
 
     @property
+    def round_s(self) -> float | None:
+        """The mean round in simulated seconds; None where none was made."""
+        return self.sim_time_s / len(self.records) if self.records else None
+
+    @property
     def spent_its_time(self) -> bool:
         """Whether the run used all the simulated seconds that it had; a finished run without a budget did."""
         return self.status == "budget" or (self.status == "finished" and self.sim_time_s >= self.end_s * (1 - 1e-6))

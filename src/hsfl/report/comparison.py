@@ -231,7 +231,7 @@ def _accuracy_table(comparison: Comparison) -> SummaryTable:
     rows = [
         [
             comparison.name(result.label),
-            str(len(result.seeds)),
+            _seeds_text(result.final.num, len(result.seeds)),
             *(interval_text(getattr(result, name), *_shown_scale(metric)) for name in columns),
             *(interval_text(result.others.get(other.name, none), *_shown_scale(other)) for other in other_metrics),
         ]
@@ -241,6 +241,12 @@ def _accuracy_table(comparison: Comparison) -> SummaryTable:
     title = metric.title[:1].upper() + metric.title[1:]
     title += f"{', %' if metric.percent else ''}{when}"
     return SummaryTable("metrics", title, header, rows, _seeds_note(comparison))
+
+
+def _seeds_text(num_known: int, num_seeds: int) -> ValueCell:
+    """How many seeds count: `3`, or `2 of 3` where the others have no value."""
+    text = f"{num_known} of {num_seeds}" if 0 < num_known < num_seeds else str(num_seeds)
+    return ValueCell(text, num_known if 0 < num_known < num_seeds else num_seeds)
 
 
 def _shown_scale(metric: Metric) -> tuple[float, int | None]:
@@ -314,7 +320,7 @@ def _pairs_table(comparison: Comparison) -> SummaryTable:
     scale, digits = (100.0, 2) if metric.percent else (1.0, None)
     rows = [
         [
-            *(comparison.name(pair.other), str(len(pair.seeds))),
+            *(comparison.name(pair.other), _seeds_text(pair.final.num, len(pair.seeds))),
             *(interval_text(getattr(pair, column), scale, digits, sign=True) for column in columns),
             *([ratio_text(pair.speedup, len(pair.seeds))] if target is not None else []),
         ]

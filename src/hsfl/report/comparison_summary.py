@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 from hsfl.errors import InputError, known_name
-from hsfl.formats import percent, seconds, significant
+from hsfl.formats import count, percent, seconds, significant
 from hsfl.framework_table import PROPOSED
 from hsfl.report.compared_runs import Run, read_runs
 from hsfl.report.comparison import Comparison, LabelResult, Pair
@@ -68,30 +68,31 @@ def read_comparison(
 
 
 def _result(label: str, runs: list[Run], target: float | None, common_s: float) -> LabelResult:
+    trained = [run for run in runs if run.records]  # of the others a note tells
     times = [_time_to_target_s(run, target) for run in runs]
     links, metric, *other_metrics = dict.fromkeys(link for run in runs for link in run.bytes), *runs[0].metrics
     return LabelResult(
         label=label,
         seeds=[run.seed for run in runs],
-        final_accuracy=estimate(run.last("test_accuracy") for run in runs),
-        best_accuracy=estimate(run.best("test_accuracy") for run in runs),
-        common_accuracy=estimate(run.value_at(common_s) for run in runs),
-        final_balanced_accuracy=estimate(run.last("balanced_accuracy") for run in runs),
-        best_balanced_accuracy=estimate(run.best("balanced_accuracy") for run in runs),
+        final_accuracy=estimate(run.last("test_accuracy") for run in trained),
+        best_accuracy=estimate(run.best("test_accuracy") for run in trained),
+        common_accuracy=estimate(run.value_at(common_s) for run in trained),
+        final_balanced_accuracy=estimate(run.last("balanced_accuracy") for run in trained),
+        best_balanced_accuracy=estimate(run.best("balanced_accuracy") for run in trained),
         rounds=estimate(len(run.records) for run in runs),
         sim_time_s=estimate(run.sim_time_s for run in runs),
         reached=sum(time is not None for time in times),
         time_to_target_s=estimate(times),
         drops=estimate(run.drops for run in runs),
-        drops_per_round=estimate(run.drops / len(run.records) if run.records else None for run in runs),
+        drops_per_round=estimate(run.drops / len(run.records) for run in trained),
         left_out=estimate(run.left_out for run in runs),
         bytes={link: estimate(run.bytes.get(link, 0) for run in runs) for link in links},
         total_bytes=estimate(sum(run.bytes.values()) for run in runs),
         metric=metric.name,
-        final=estimate(run.last(metric.name) for run in runs),
-        best=estimate(run.best(metric.name) for run in runs),
-        common=estimate(run.value_at(common_s, metric.name) for run in runs),
-        others={other.name: estimate(run.last(other.name) for run in runs) for other in other_metrics},
+        final=estimate(run.last(metric.name) for run in trained),
+        best=estimate(run.best(metric.name) for run in trained),
+        common=estimate(run.value_at(common_s, metric.name) for run in trained),
+        others={other.name: estimate(run.last(other.name) for run in trained) for other in other_metrics},
     )
 
 
@@ -107,8 +108,10 @@ def _pair(reference: list[Run], other: list[Run], target: float | None, common_s
     seeds, metric = _common_seeds(reference, other), reference[0].metric.name
     reference_runs, other_runs = ({run.seed: run for run in runs} for runs in (reference, other))
 
+    trained = [seed for seed in seeds if reference_runs[seed].records and other_runs[seed].records]
+
     def by_seed(
-        value_of: Callable[[Run], float | None], join: Callable[[float, float], float | None]
+        seeds: list[int], value_of: Callable[[Run], float | None], join: Callable[[float, float], float | None]
     ) -> list[float | None]:
         values = [(value_of(reference_runs[seed]), value_of(other_runs[seed])) for seed in seeds]
         return [None if a is None or b is None else join(a, b) for a, b in values]
@@ -117,11 +120,11 @@ def _pair(reference: list[Run], other: list[Run], target: float | None, common_s
         reference=reference[0].label,
         other=other[0].label,
         seeds=seeds,
-        final_accuracy=estimate(by_seed(lambda run: run.last("test_accuracy"), lambda a, b: a - b)),
-        common_accuracy=estimate(by_seed(lambda run: run.value_at(common_s), lambda a, b: a - b)),
-        final=estimate(by_seed(lambda run: run.last(metric), lambda a, b: a - b)),
-        common=estimate(by_seed(lambda run: run.value_at(common_s, metric), lambda a, b: a - b)),
-        speedup=estimate(by_seed(lambda run: _time_to_target_s(run, target), _ratio), ratio=True),
+        final_accuracy=estimate(by_seed(trained, lambda run: run.last("test_accuracy"), lambda a, b: a - b)),
+        common_accuracy=estimate(by_seed(trained, lambda run: run.value_at(common_s), lambda a, b: a - b)),
+        final=estimate(by_seed(trained, lambda run: run.last(metric), lambda a, b: a - b)),
+        common=estimate(by_seed(trained, lambda run: run.value_at(common_s, metric), lambda a, b: a - b)),
+        speedup=estimate(by_seed(seeds, lambda run: _time_to_target_s(run, target), _ratio), ratio=True),
     )
 
 
@@ -141,6 +144,13 @@ def _notes(runs: Sequence[Run], results: list[LabelResult], pairs: list[Pair], t
             f"{names[result.label]}: {num} of {len(result.seeds)} runs {HOW_ENDED.get(end, end)}."
             for end, num in ends.items()
         ]
+        idle = [run.seed for run in runs if run.label == result.label and run.status == "budget" and not run.records]
+        if idle:
+            counted = len(result.seeds) - len(idle)
+            means = f"; its quality is over {counted} of {count(len(result.seeds), 'seed')}" if counted else ""
+            notes.append(
+                f"{names[result.label]}, seed {', '.join(map(str, idle))}: no round fits the budget, so nothing was trained{means}."
+            )
         if target is not None and 0 < result.reached < len(result.seeds):
             notes.append(
                 f"{names[result.label]}: {result.reached} of {len(result.seeds)} seeds reached the target; "

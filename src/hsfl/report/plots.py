@@ -166,11 +166,17 @@ def _legend_texts(comparison: Comparison, over_time: list[int], over_rounds: lis
     notes = coincidence_notes(names, ("over time", over_time), ("over rounds", over_rounds))
     texts = [re.sub(r",(?=\w+\.)", ",\n", name) for name in names]
     runs = [comparison.runs_of(label) for label in comparison.labels]
-    notes = [
-        note if any(run.records for run in label_runs) else "no round in the budget"
-        for note, label_runs in zip(notes, runs)
-    ]
+    missing = [_missing_words(label_runs) for label_runs in runs]
+    notes = ["\n".join(filter(None, parts)) for parts in zip(missing, notes)]
     return [f"{text}\n{note}" if note else text for text, note in zip(texts, notes)]
+
+
+def _missing_words(runs: Sequence[Run]) -> str:
+    """How many runs of a label made a round, where not all did."""
+    num_trained = sum(bool(run.records) for run in runs)
+    if num_trained == 0:
+        return "no round in the budget"
+    return "" if num_trained == len(runs) else f"{num_trained} of {len(runs)} seeds made a round"
 
 
 def foreign_styles(runs: Sequence[Run]) -> dict[str, Style]:
@@ -203,8 +209,10 @@ def first_labels(frameworks: Mapping[str, str]) -> dict[str, str]:
 
 
 def label_band(runs: Sequence[Run], quantity: str, over: str) -> Band:
-    """The mean over the runs of a label: over rounds at every round; over time at equal distances, since seeds step at different times."""
-    curves = [run.curve(quantity, over) for run in runs]
+    """The mean over the runs of a label: over rounds at every round; over time at equal distances, since seeds step at different times.
+    A seed without any value does not count."""
+    all_curves = [run.curve(quantity, over) for run in runs]
+    curves = [curve for curve in all_curves if len(curve.x)] or all_curves  # a seed that made no round is in the legend
     grid = steps_of(curves)
     if over == "time" and len(runs) > 1 and len(grid):
         grid = np.linspace(grid[0], grid[-1], NUM_TIMES)

@@ -106,7 +106,7 @@ def _train(parts: Parts, going_on: bool) -> tuple[Summary, int | None]:
                 timeline, allocation_note = clock.round(round_index, clock.chosen(round_index))
                 if not fits_budget(clock, round_index, position.sim_time_s):
                     if round_index == 0:
-                        observer.warns(budget_too_short_note(clock))
+                        observer.warns_of_run(budget_too_short_note(clock))
                     status = "budget"
                     break
                 if allocation_note.get("status") == "time_limit" and "time limit" not in noted:

@@ -28,6 +28,10 @@ class Observer:
     def batch_starts(self, client: int, num_samples: int) -> None: ...
     def evaluation_starts(self) -> None: ...
     def warns(self, message: str) -> None: ...
+    def warns_of_run(self, message: str) -> None:
+        """A warning of this run alone, which is not said for the others of many."""
+        self.warns(message)
+
     def round_ends(self, record: RoundRecord) -> None: ...
     def run_ends(self) -> None: ...
 
@@ -72,11 +76,18 @@ class Warnings(Observer):
     """Shows nothing but warnings, and each of them once.
 
     shown_warnings: the warnings of the other runs, where there are many. A warning that differs from these in numbers alone is
-    not repeated: the steps of two frameworks differ, and the advice is the same.
+    not repeated: the steps of two frameworks differ, and the advice is the same. run_name: which of many runs this is.
     """
 
-    def __init__(self, console: Console, name: str | None = None, shown_warnings: set[str] | None = None) -> None:
-        self.console, self.name, self.one_of_many = console, name, shown_warnings is not None
+    def __init__(
+        self,
+        console: Console,
+        name: str | None = None,
+        shown_warnings: set[str] | None = None,
+        run_name: str | None = None,
+    ) -> None:
+        self.console, self.name, self.run_name = console, name, run_name
+        self.one_of_many = shown_warnings is not None
         self.shown_warnings = set[str]() if shown_warnings is None else shown_warnings
 
     def warns(self, message: str) -> None:
@@ -84,6 +95,12 @@ class Warnings(Observer):
         if warning in self.shown_warnings:
             return
         self.shown_warnings.add(warning)
+        self._print(message)
+
+    def warns_of_run(self, message: str) -> None:
+        self._print(f"{self.run_name}: {message}" if self.run_name else message)
+
+    def _print(self, message: str) -> None:
         self.console.print(Text.assemble(("warning:", "yellow"), " ", message), soft_wrap=True)
 
 
@@ -140,9 +157,12 @@ class Bars(Lines):
 
 
 def observer(
-    console: Console, quiet: bool = False, name: str | None = None, shown_warnings: set[str] | None = None
+    console: Console,
+    quiet: bool = False,
+    name: str | None = None,
+    shown_warnings: set[str] | None = None,
+    run_name: str | None = None,
 ) -> Observer:
     """Bars on a terminal, lines elsewhere, and with `quiet` warnings alone. shown_warnings: those of other runs, not to be repeated."""
-    if quiet:
-        return Warnings(console, shown_warnings=shown_warnings)
-    return Bars(console, name, shown_warnings) if console.is_terminal else Lines(console, name, shown_warnings)
+    kind = Warnings if quiet else Bars if console.is_terminal else Lines
+    return kind(console, name, shown_warnings, run_name)

@@ -198,3 +198,26 @@ def test_command(tmp_path: Path) -> None:
     assert wrong.code == 2
     assert not (tmp_path / "wrong").exists()
     assert hsfl("compare", *words, "--target", "70", "--out", str(tmp_path / "wrong")).code == 2
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("words", [[], ["--train-once"], pytest.param(["--jobs", "2"], marks=pytest.mark.slow)])
+def test_each_run_that_is_too_long_for_the_budget_is_named(tmp_path: Path, words: list[str]) -> None:
+    answer = hsfl(
+        "compare",
+        *tiny_words("train.budget_s=1e-6"),
+        "-f",
+        "hsfl",
+        "-f",
+        "fl",
+        "--seeds",
+        "2",
+        *words,
+        "--out",
+        tmp_path,
+    )
+    assert answer.code == 0, answer
+    for name in ("HSFL", "FL"):
+        for seed in (0, 1):
+            (line,) = (line for line in answer.out.splitlines() if f"warning: {name}, seed {seed}: round 1" in line)
+            names(line, "nothing is trained")

@@ -31,7 +31,7 @@ from hsfl.runs.run_folder.provenance import check_plugins
 from hsfl.runs.run_folder.records import CompareRecord, ContenderRecord, CutsRecord
 from hsfl.runs.studies.contender_names import settle_contenders
 from hsfl.runs.studies.contenders import contender, labels_of
-from hsfl.runs.studies.run_many import ONE_SEED, ManyRuns, Piece, Show, run_all
+from hsfl.runs.studies.run_many import ONE_SEED, ManyRuns, Piece, Show, WarningList, run_all
 from hsfl.runs.studies.shared_training import learning_key, num_rounds_if_shared, take_over
 
 
@@ -73,7 +73,10 @@ def run_contenders(
             if piece.path in leaders and not has_ended(piece):
                 leader = leaders[piece.path]
                 show.says(f"{piece.name} learns the same as {leader.name}, so it is only timed")
-                take_over(leader.path, piece.config, piece.path, None, dataset, model, piece.cuts)
+                listener = WarningList()
+                take_over(leader.path, piece.config, piece.path, listener, dataset, model, piece.cuts)
+                for message, of_run in listener.messages:
+                    show.warns(piece, message, of_run)
     return base
 
 

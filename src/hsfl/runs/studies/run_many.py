@@ -64,7 +64,8 @@ class Show:
 
     def ends(self, piece: Piece, place: int, total: int, left_s: float | None) -> None: ...
 
-    def warns(self, piece: Piece, message: str) -> None: ...
+    def warns(self, piece: Piece, message: str, of_run: bool = False) -> None:
+        """of_run: whether the warning is of this run alone; else it is said once for all runs."""
 
     def says(self, message: str) -> None: ...
 
@@ -98,14 +99,15 @@ class ConsoleShow(Show):
             self.says(f"{total - num_done} runs in {jobs} processes, one thread each; a line as each one ends")
 
     def starts(self, piece: Piece, place: int, total: int, left_s: float | None) -> Observer:
-        return observer(self.console, self.quiet, f"{_place(place, total, left_s)}: {piece.name}", self.shown_warnings)
+        heading = f"{_place(place, total, left_s)}: {piece.name}"
+        return observer(self.console, self.quiet, heading, self.shown_warnings, piece.name)
 
     def ends(self, piece: Piece, place: int, total: int, left_s: float | None) -> None:
         self.says(f"{_place(place, total, left_s)}: {piece.name} has ended")
 
-    def warns(self, piece: Piece, message: str) -> None:
-        if (warning := without_numbers(message)) not in self.shown_warnings:
-            self.shown_warnings.add(warning)
+    def warns(self, piece: Piece, message: str, of_run: bool = False) -> None:
+        if of_run or (warning := without_numbers(message)) not in self.shown_warnings:
+            self.shown_warnings |= set() if of_run else {warning}
             Warnings(self.console).warns(f"{piece.name}: {message}")
 
     def says(self, message: str) -> None:
@@ -147,8 +149,8 @@ def _side_by_side(waiting: list[Piece], work: Work, jobs: int, show: Show, pace:
     try:
         for path, seconds, warnings in in_processes(partial(_in_own_process, work=work), waiting, jobs):
             piece = left.pop(path)
-            for message in warnings:
-                show.warns(piece, message)
+            for message, of_run in warnings:
+                show.warns(piece, message, of_run)
             pace.add(piece.kind, seconds)
             left_s = pace.left_s((other.kind for other in left.values()), jobs) if left else None
             show.ends(piece, total - len(left), total, left_s)
@@ -158,22 +160,25 @@ def _side_by_side(waiting: list[Piece], work: Work, jobs: int, show: Show, pace:
         ) from None
 
 
-class _WarningList(Observer):
-    """Keeps the warnings of a run in another process."""
+class WarningList(Observer):
+    """Keeps the warnings of a run that shows nothing itself, and whether each is of this run alone."""
 
     def __init__(self) -> None:
-        self.messages: list[str] = []
+        self.messages: list[tuple[str, bool]] = []
 
     def warns(self, message: str) -> None:
-        self.messages.append(message)
+        self.messages.append((message, False))
+
+    def warns_of_run(self, message: str) -> None:
+        self.messages.append((message, True))
 
 
-def _in_own_process(piece: Piece, work: Work) -> tuple[Path, float, list[str]]:
+def _in_own_process(piece: Piece, work: Work) -> tuple[Path, float, list[tuple[str, bool]]]:
     """Do a piece in a process of its own, with one thread, so that processes do not wait for each other's threads.
 
     Returns the folder of the run, the seconds that it took, and its warnings.
     """
     torch.set_num_threads(1)
-    listener, began = _WarningList(), time.monotonic()
+    listener, began = WarningList(), time.monotonic()
     work(piece, listener)
     return piece.path, time.monotonic() - began, listener.messages

@@ -23,7 +23,7 @@ from hsfl.frameworks.framework import Framework, RoundResult
 from hsfl.models.units import SplitModel
 from hsfl.planning.rounds.round_clock import RoundClock
 from hsfl.planning.rounds.straggler import explain_straggler
-from hsfl.runs.budget import count_rounds_within_budget, fits_budget
+from hsfl.runs.budget import budget_too_short_note, count_rounds_within_budget, fits_budget
 from hsfl.runs.checks.clock_notes import clock_notes
 from hsfl.runs.loop import make_clock
 from hsfl.runs.prepare import Bench, prepare
@@ -107,6 +107,10 @@ def take_over(
         write_json(folder.clients_path, asdict(clients_record(bench, framework.cuts, notes)))
         write_json(out / TRACE, {"trained_as": source.config().framework, "rounds": len(records)})
         observer.run_starts(config, framework.cuts, 0)
+        for note in notes:
+            observer.warns(note)
+        if not records and status == "budget":
+            observer.warns_of_run(budget_too_short_note(clock))
         for record in records:
             folder.append(record)
             observer.round_ends(record)
