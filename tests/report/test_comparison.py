@@ -219,9 +219,10 @@ def test_a_record_beside_the_runs_says_who_is_who(tmp_path):
     assert comparison.reference == "Ours"
     table = comparison.tables()[-1]
     title, header, rows = table.title, table.header, table.rows
-    assert (title, header) == ("Cuts and allocation", ["framework", "cuts", "allocation", "own settings"])
-    assert rows[0] == ["Ours", "max_cut (1 to 2)", "even", "hsfl, train.lr=0.1"]
-    assert rows[2] == ["v1", "one cut 1 to 2 (smallest max_cut)", "even", "splitfed_v1"]
+    assert title == "Mean round, cuts and allocation"
+    assert header == ["framework", "round, s", "times Ours", "cuts", "allocation", "own settings"]
+    assert rows[0] == ["Ours", "10", "1", "max_cut (1 to 2)", "even", "hsfl, train.lr=0.1"]
+    assert rows[2] == ["v1", "10", "1.00", "one cut 1 to 2 (smallest max_cut)", "even", "splitfed_v1"]
     assert gain_sentences(comparison)[0].startswith("Mean round: Ours 10 s; HSFL, b c 10 s (1 times); v1 10 s")
     assert comparison.to_json()["contenders"]["Ours"]["cuts"] == "cuts max_cut (1 to 2)"
 
@@ -274,7 +275,7 @@ def two_of_three(tmp_path):
 
 
 def test_a_seed_that_made_no_round_is_counted_out_and_named(two_of_three):
-    fl, hsfl = two_of_three.results
+    fl = two_of_three.results[0]
     assert (fl.final.mean, fl.final.num) == (pytest.approx(0.45), 2)
     assert fl.final.high == fl.common.high == pytest.approx(0.45 + 12.7062 * 0.05)
     (pair,) = two_of_three.pairs
@@ -285,3 +286,19 @@ def test_a_seed_that_made_no_round_is_counted_out_and_named(two_of_three):
     assert pairs.rows[0][1] == "2 of 3"
     (note,) = (note for note in two_of_three.notes if "no round" in note)
     names(note, "FL", "seed 2", "2 of 3")
+
+
+def test_the_mean_round_and_its_ratio_are_in_the_contenders_table(out):
+    """HSFL's rounds last 10 s with both seeds, FL's 20 and 40 s: ratios 2 and 4, whose geometric mean is sqrt(8)."""
+    comparison = read_comparison(out)
+    (pair,) = comparison.pairs
+    assert pair.round_ratio.mean == pytest.approx(math.sqrt(8))
+    assert pair.round_ratio.high == pytest.approx(math.sqrt(8) * 2 ** (12.7062 / 2))
+    fl, hsfl = comparison.tables()[-1].rows
+    assert fl[1:3] == ["30.0 ± 127.1", "2.83 [0.03, 231.22]"]
+    assert hsfl[1:3] == ["10", "1"]
+    comparison.write(out, latex=True)
+    (row, *_) = csv.DictReader((out / "table-contenders.csv").open(newline=""))
+    assert (float(row["round, s"]), row["times HSFL n"]) == (30, "2")
+    assert "2.83 [0.03, 231.22]" in (out / "table-contenders.tex").read_text()
+    assert "| 2.83 [0.03, 231.22] |" in comparison.to_markdown()

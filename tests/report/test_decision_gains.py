@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from hsfl.report.comparison_summary import read_comparison
+from hsfl.report.compared_runs import read_runs
+from hsfl.report.comparison_summary import read_comparison, summarise_runs
 from hsfl.report.decision_gains import decision_gains, decision_sentences
 from hsfl.runs.studies.compare_runs import run_contenders
 from tests.naming import names
+from tests.report.fabricated import records, write_run
 from tests.small_runs import tiny
 
 LABELS = (
@@ -69,3 +71,24 @@ def test_contenders_that_differ_in_more_are_not_set_against_each_other(folder: P
     for run in comparison.runs_of(LABELS[0]):
         run.own_settings["train.local_epochs"] = 0.5
     assert "own cuts" not in {gain.decision for gain in decision_gains(comparison)}
+
+
+@pytest.mark.parametrize(
+    ("round_s", "accuracy", "verb", "times"),
+    [
+        (20.0, 0.4, "gains", "2 times as long [2, 2], n = 2 seeds"),
+        (5.0, 0.7, "costs", "0.5 times as long [0.5, 0.5], n = 2 seeds"),
+        (20.0, 0.7, "changes", "2 times as long [2, 2], n = 2 seeds"),
+    ],
+)
+def test_a_loss_is_not_called_a_gain(tmp_path: Path, round_s: float, accuracy: float, verb: str, times: str) -> None:
+    for seed in range(2):
+        write_run(tmp_path, "splitfed_v1", seed, records([0.5, 0.6], allocation={"policy": "proposed"}))
+        fl = records([accuracy, accuracy], round_s, allocation={"policy": "proposed"}, cuts=[5, 5])
+        write_run(tmp_path, "fl", seed, fl)
+    (sentence,) = decision_sentences(summarise_runs(read_runs(tmp_path)))
+    assert sentence.startswith(
+        f"What splitting {verb}: a round of SplitFed V1 takes 10 s, of FL {round_s:g} s ({times})"
+    )
+    if verb == "gains":
+        assert "+20.0 points" in sentence

@@ -231,3 +231,10 @@ def test_a_seed_without_a_round_leaves_the_other_seeds_their_curve(tmp_path):
     for axes in figure.axes:
         assert len(axes.get_lines()[0].get_xdata())
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["HSFL\n2 of 3 seeds made a round"]
+
+
+def test_the_seconds_of_rounds_are_drawn_where_they_are_asked_for(comparison):
+    _, over_rounds = plots.learning_figure(comparison, "round_s").axes
+    lines = {line.get_label(): line for line in over_rounds.get_lines()}
+    assert lines["HSFL"].get_ydata() == pytest.approx([101, 101, 101])
+    assert lines["FL"].get_ydata() == pytest.approx([201, 201, 201])

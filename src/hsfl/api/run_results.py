@@ -46,7 +46,7 @@ class Result(OnScreen, Summary):
         return Rows(phase_table(self.records()))
 
     def plot(self, quantity: str | None = None) -> "Figure":
-        """A quantity over simulated time and over rounds, such as train_loss; by default the task's first metric."""
+        """A quantity over simulated time and over rounds, such as train_loss or round_s; by default the task's first metric."""
         return shown_in_notebooks(learning_figure(summarise_runs([self._run()]), quantity))
 
     def gantt(self, round_number: int = 1) -> "Figure":
@@ -95,7 +95,7 @@ class ComparisonResult(OnScreen, Comparison):
         return Rows(super().table())
 
     def plot(self, quantity: str | None = None) -> "Figure":
-        """A quantity over simulated time and over rounds, such as train_loss; by default the task's first metric."""
+        """A quantity over simulated time and over rounds, such as train_loss or round_s; by default the task's first metric."""
         return shown_in_notebooks(learning_figure(self, quantity))
 
     def screen(self) -> Screen:

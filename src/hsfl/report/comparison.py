@@ -6,7 +6,7 @@ a `Comparison` is in `comparison_summary`. Each table of a comparison is a funct
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from hsfl.config import RunConfig
 from hsfl.files import write_atomic, write_csv, write_json
 from hsfl.formats import grouped, seconds
 from hsfl.report.compared_runs import Run, display_name
-from hsfl.report.curves import Estimate
+from hsfl.report.curves import Estimate, estimate
 from hsfl.report.tables import (
     SummaryTable,
     ValueCell,
@@ -60,6 +60,7 @@ class LabelResult:
     left_out: Estimate  # clients that did not start, over all rounds
     bytes: dict[str, Estimate]  # by link
     total_bytes: Estimate
+    round_s: Estimate  # the mean round
     metric: str  # the first of the task, by which labels are compared; in classification that is the accuracy
     final: Estimate  # of this metric
     best: Estimate
@@ -79,6 +80,7 @@ class Pair:
     final: Estimate  # reference minus other, of the task's first metric
     common: Estimate
     speedup: Estimate  # the other's time to target over the reference's: above 1 if the reference is faster
+    round_ratio: Estimate  # the other's mean round over the reference's
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,16 @@ def means_words(means: Sequence[tuple[RunConfig, Sequence[int], str | None]]) ->
     cut_texts = [cuts_words(group[0][0], [cut for _, cuts in group for cut in cuts]) for group in groups.values()]
     allocation_texts = [allocation_words(config, policy) for config, _, policy in means]
     return " or ".join(dict.fromkeys(cut_texts)) or "-", " or ".join(dict.fromkeys(allocation_texts)) or "-"
+
+
+def paired_estimate(
+    runs: Sequence[Run], other_runs: Sequence[Run], value_of: Callable[[Run], float | None], ratio: bool = False
+) -> Estimate:
+    """The mean of one value less the other, or with `ratio` over the other, on the seeds in which both are known."""
+    values = {run.seed: value for run in runs if (value := value_of(run)) is not None}
+    others = {run.seed: value for run in other_runs if (value := value_of(run)) is not None}
+    seeds = [seed for seed in values if seed in others and (not ratio or min(values[seed], others[seed]) > 0)]
+    return estimate((values[s] / others[s] if ratio else values[s] - others[s] for s in seeds), ratio)
 
 
 def contenders_table(contenders: Sequence[ContenderWords]) -> SummaryTable:
@@ -218,7 +230,25 @@ class Comparison:
     def tables(self) -> list[SummaryTable]:
         """The tables; a column is an entry of the header and a cell of every row."""
         tables = [_accuracy_table(self), _time_table(self), _bytes_table(self)]
-        return [*tables, *([_pairs_table(self)] if self.pairs else []), contenders_table(self.contenders())]
+        return [*tables, *([_pairs_table(self)] if self.pairs else []), _contenders_table(self)]
+
+
+def _contenders_table(comparison: Comparison) -> SummaryTable:
+    """`contenders_table` with the mean round of each contender, and how many times as long as the reference's it is, seed by seed."""
+    table, ratios = (
+        contenders_table(comparison.contenders()),
+        {pair.other: pair.round_ratio for pair in comparison.pairs},
+    )
+    heads = ["round, s", *([f"times {comparison.name(comparison.reference)}"] if ratios else [])]
+    none, rows = Estimate(None, None, None, 0), []
+    for result, (name, *words) in zip(comparison.results, table.rows):
+        ratio = ratios.get(result.label, none)
+        is_reference = result.label == comparison.reference
+        ratio_cells = [ValueCell("1", 1.0) if is_reference else ratio_text(ratio, ratio.num)] if ratios else []
+        rows.append([name, interval_text(result.round_s), *ratio_cells, *words])
+    note = _seeds_note(comparison) + (" Of ratios the geometric mean [95 % interval]." if ratios else "")
+    title = "Mean round, cuts and allocation"
+    return SummaryTable(table.name, title, [table.header[0], *heads, *table.header[1:]], rows, note)
 
 
 def _accuracy_table(comparison: Comparison) -> SummaryTable:

@@ -14,7 +14,7 @@ from hsfl.errors import InputError, known_name
 from hsfl.formats import count, percent, seconds, significant
 from hsfl.framework_table import PROPOSED
 from hsfl.report.compared_runs import Run, read_runs
-from hsfl.report.comparison import Comparison, LabelResult, Pair
+from hsfl.report.comparison import Comparison, LabelResult, Pair, paired_estimate
 from hsfl.report.curves import estimate, time_to_target_s
 from hsfl.report.decision_gains import decision_sentences
 from hsfl.tasks import ACCURACY, Metric
@@ -88,6 +88,7 @@ def _result(label: str, runs: list[Run], target: float | None, common_s: float) 
         left_out=estimate(run.left_out for run in runs),
         bytes={link: estimate(run.bytes.get(link, 0) for run in runs) for link in links},
         total_bytes=estimate(sum(run.bytes.values()) for run in runs),
+        round_s=estimate(run.round_s for run in trained),
         metric=metric.name,
         final=estimate(run.last(metric.name) for run in trained),
         best=estimate(run.best(metric.name) for run in trained),
@@ -125,6 +126,7 @@ def _pair(reference: list[Run], other: list[Run], target: float | None, common_s
         final=estimate(by_seed(trained, lambda run: run.last(metric), lambda a, b: a - b)),
         common=estimate(by_seed(trained, lambda run: run.value_at(common_s, metric), lambda a, b: a - b)),
         speedup=estimate(by_seed(seeds, lambda run: _time_to_target_s(run, target), _ratio), ratio=True),
+        round_ratio=paired_estimate(other, reference, lambda run: run.round_s, ratio=True),
     )
 
 
@@ -177,13 +179,18 @@ def gain_sentences(comparison: Comparison) -> list[str]:
         return []
     names = {label: comparison.name(label) for label in comparison.labels}
     between = "; " if any("," in name for name in names.values()) else ", "
-    rounds_s = {label: _mean_round_s(comparison.runs_of(label)) for label in (reference, *other_labels)}
+    ratios = {pair.other: pair.round_ratio.mean for pair in comparison.pairs}
+    rounds_s = {result.label: result.round_s.mean for result in comparison.results}
     values, sentences = {result.label: result.common.mean for result in comparison.results}, []
     if reference_s := rounds_s[reference]:
-        ratios = {label: significant(rounds_s[label] / reference_s, 3) for label in other_labels if rounds_s[label]}
-        clauses = [f"{names[label]} {seconds(rounds_s[label], 3)} ({ratio} times)" for label, ratio in ratios.items()]
+        clauses = [
+            f"{names[label]} {seconds(round_s, 3)}"
+            + (f" ({significant(ratio, 3)} times)" if (ratio := ratios.get(label)) else "")
+            for label in other_labels
+            if (round_s := rounds_s[label])
+        ]
         sentences.append(f"Mean round: {between.join([f'{names[reference]} {seconds(reference_s, 3)}', *clauses])}.")
-    idle = [names[label] for label, round_s in rounds_s.items() if not round_s]
+    idle = [names[label] for label in (reference, *other_labels) if not rounds_s[label]]
     if idle:
         budget = f" within the budget of {seconds(comparison.common_s, 3)}" if comparison.end_together else ""
         sentences.append(f"{between.join(idle)} made no round{budget}.")
@@ -205,12 +212,6 @@ def gain_sentences(comparison: Comparison) -> list[str]:
     ]
     sentences += [f"{names[reference]} reached the last {title} of {between.join(sooner)}."] if sooner else []
     return sentences + decision_sentences(comparison)
-
-
-def _mean_round_s(runs: Sequence[Run]) -> float:
-    """The mean round in simulated seconds, over all runs; 0 where none was made."""
-    made = [run.sim_time_s / len(run.records) for run in runs if run.records]
-    return fmean(made) if made else 0.0
 
 
 def _metric_text(metric: Metric, value: float | None) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hsfl.errors import InputError, known_name
-from hsfl.runs.run_folder.records import RECORDED, RoundRecord
+from hsfl.runs.run_folder.records import RECORDED, ROUND_S, RoundRecord
 from hsfl.tasks import ACCURACY, Metric
 
 Array = np.ndarray
@@ -57,7 +57,7 @@ def curve(
     end: how far the last value holds; by default to the last round. A run that a budget of seconds ended still has
         its last model when the budget is spent.
     """
-    known_name("quantity", quantity, [*QUANTITIES, *metrics])
+    known_name("quantity", quantity, [*QUANTITIES, ROUND_S, *metrics])
     x_name = AXES[known_name("axis", over, AXES)]
     points = [record for record in records if record.value(quantity) is not None]
     x = np.array([getattr(record, x_name) for record in points], float)

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from hsfl.formats import percent, seconds, significant
+from hsfl.formats import count, seconds, significant
 from hsfl.report.compared_runs import built_in
-from hsfl.report.comparison import Comparison
+from hsfl.report.comparison import Comparison, paired_estimate
+from hsfl.report.curves import Estimate
+from hsfl.report.tables import interval_text
 from hsfl.tasks import ACCURACY
 
 PROPOSED_POLICY = "proposed"
@@ -30,18 +32,19 @@ class _Contender:
     splits: bool
     cuts: dict[int, list[int]]  # [K] by seed
     others: dict[str, Any]  # its own settings of anything else
-    round_s: float  # the mean over runs and rounds
+    rounds_s: dict[int, float]  # the mean over rounds, by seed
 
 
 @dataclass(frozen=True)
 class DecisionGain:
-    """Two contenders that differ in one decision: `label` made it, `without` did not."""
+    """Two contenders that differ in one decision: `label` made it, `without` did not. Means are over the seeds that both have."""
 
     decision: str
     label: str
     without: str
     round_s: float
     without_s: float
+    ratio: Estimate  # how many times as long a round takes without it, over pairs of one seed
 
 
 def decision_gains(comparison: Comparison) -> list[DecisionGain]:
@@ -57,12 +60,21 @@ def decision_gains(comparison: Comparison) -> list[DecisionGain]:
         ),
     }
     return [
-        DecisionGain(_full_name(decision, a, b), a.label, b.label, a.round_s, b.round_s)
+        _gain(comparison, _full_name(decision, a, b), a, b)
         for decision, differ in pairs.items()
         for a in contenders
         for b in contenders
-        if differ(a, b) and a.others == b.others
+        if differ(a, b) and a.others == b.others and a.rounds_s.keys() & b.rounds_s.keys()
     ]
+
+
+def _gain(comparison: Comparison, decision: str, a: _Contender, b: _Contender) -> DecisionGain:
+    seeds = a.rounds_s.keys() & b.rounds_s.keys()
+    mean_s, without_s = (fmean(contender.rounds_s[seed] for seed in seeds) for contender in (a, b))
+    ratio = paired_estimate(
+        comparison.runs_of(b.label), comparison.runs_of(a.label), lambda run: run.round_s, ratio=True
+    )
+    return DecisionGain(decision, a.label, b.label, mean_s, without_s, ratio)
 
 
 def _full_name(decision: str, a: _Contender, b: _Contender) -> str:
@@ -71,22 +83,28 @@ def _full_name(decision: str, a: _Contender, b: _Contender) -> str:
 
 
 def decision_sentences(comparison: Comparison) -> list[str]:
-    """A sentence for each gain of `decision_gains`, from the comparison's own numbers."""
-    values = {result.label: result.common.mean for result in comparison.results}
-    sentences = []
-    for gain in decision_gains(comparison):
-        name, other = comparison.name(gain.label), comparison.name(gain.without)
-        ratio = significant(gain.without_s / gain.round_s, 3)
-        sentence = (
-            f"What {gain.decision} gain{'' if gain.decision.endswith('cuts') else 's'}: a round of {name} takes "
-            f"{seconds(gain.round_s, 3)}, of {other} {seconds(gain.without_s, 3)} ({ratio} times as long)"
-        )
-        value, other_value = values[gain.label], values[gain.without]
-        if value is not None and other_value is not None and comparison.metric == ACCURACY:
-            points = percent(value - other_value, 1, sign=True).removesuffix("%").strip()
-            sentence += f"; at {seconds(comparison.common_s, 3)}, {points} points of last accuracy"
-        sentences.append(f"{sentence}.")
-    return sentences
+    """A sentence for each pair of `decision_gains`, from the comparison's own numbers; what became longer or worse is no gain."""
+    return [_sentence(comparison, gain) for gain in decision_gains(comparison)]
+
+
+def _sentence(comparison: Comparison, gain: DecisionGain) -> str:
+    name, other, ratio = comparison.name(gain.label), comparison.name(gain.without), gain.ratio
+    changes, points_clause = [(ratio.mean or 1.0) - 1.0], ""
+    if comparison.metric == ACCURACY:
+        runs, other_runs = comparison.runs_of(gain.label), comparison.runs_of(gain.without)
+        points = paired_estimate(runs, other_runs, lambda run: run.value_at(comparison.common_s))
+        if points.mean is not None:
+            changes.append(points.mean)
+            points_text = interval_text(points, 100, 1, sign=True)
+            points_clause = f"; at {seconds(comparison.common_s, 3)}, {points_text} points of last accuracy"
+    verb = "gain" if min(changes) >= 0 < max(changes) else "cost" if min(changes) < 0 >= max(changes) else "change"
+    times = f"{significant(ratio.mean or 1.0, 3)} times as long"
+    if ratio.low is not None and ratio.high is not None:
+        times += f" [{significant(ratio.low, 3)}, {significant(ratio.high, 3)}]"
+    return (
+        f"What {gain.decision} {verb}{'' if gain.decision.endswith('cuts') else 's'}: a round of {name} takes "
+        f"{seconds(gain.round_s, 3)}, of {other} {seconds(gain.without_s, 3)} ({times}, n = {count(ratio.num, 'seed')}){points_clause}."
+    )
 
 
 def _contenders(comparison: Comparison) -> Iterator[_Contender]:
@@ -105,5 +123,5 @@ def _contenders(comparison: Comparison) -> Iterator[_Contender]:
             row.timing.cut == "any",
             {run.seed: first.cuts for run in runs for first in run.records[:1]},
             {name: value for name, value in runs[0].own_settings.items() if name not in DECISIONS},
-            fmean(run.sim_time_s / len(run.records) for run in runs),
+            {run.seed: run.round_s for run in runs if run.round_s is not None},
         )

@@ -28,6 +28,7 @@ from hsfl.report.figure_style import (
     shared_dashes,
 )
 from hsfl.report.gantt import gantt_figure
+from hsfl.runs.run_folder.records import ROUND_S
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,6 +41,7 @@ Y_LABELS = {
     "balanced_accuracy": "balanced test accuracy (%)",
     "train_loss": "training loss",
     "test_loss": "test loss",
+    ROUND_S: "round (simulated s)",
 }
 LONGEST_NAME = 24  # letters beside a curve
 NUM_TIMES = 61  # points of a mean over time
@@ -73,7 +75,7 @@ def learning_figure(comparison: Comparison, quantity: str | None = None) -> "Fig
     metric by which labels are compared."""
     quantity = quantity or comparison.metric.name
     metrics = {metric.name: metric for metric in comparison.runs[0].metrics}
-    known_name("quantity", quantity, dict.fromkeys([*QUANTITIES, *metrics]))
+    known_name("quantity", quantity, dict.fromkeys([*QUANTITIES, ROUND_S, *metrics]))
     mpl = matplotlib()
     unit_s, unit = time_unit(max(run.end_s for run in comparison.runs))
     y_scale = 100.0 if quantity in metrics and metrics[quantity].percent else 1.0
@@ -88,7 +90,7 @@ def learning_figure(comparison: Comparison, quantity: str | None = None) -> "Fig
         round_axes.set_xlim(left=0)
         if comparison.target is not None and quantity == comparison.metric.name:
             ends.append(_draw_target(time_axes, round_axes, comparison, y_scale * comparison.target))
-        if y_scale == 100.0 or quantity in LOSSES:  # last, since the axis grows no more then
+        if y_scale == 100.0 or quantity in (*LOSSES, ROUND_S):  # last, since the axis grows no more then
             _end_axis_at_limits(time_axes, 0.0, 100.0 if y_scale == 100.0 else math.inf)
         if all(len(end.text) <= LONGEST_NAME for end in ends):  # else the legend alone, or no room is left
             _label_ends(time_axes, ends)

@@ -93,6 +93,7 @@ OFFERED = {  # to other folders, by module
         "PER_CLIENT",
         "Positive",
         "RECORDED",
+        "ROUND_S",
         "RoundCrowd",
         "RoundRecord",
         "RunStanding",

@@ -171,8 +171,10 @@ class RoundRecord:
         return len(self.kept) if self.crowd is None else self.crowd["num_kept"]
 
     def value(self, quantity: str) -> float | None:
-        """A loss, an accuracy or a metric by its name; None where the round was not evaluated or has no such metric."""
-        recorded: float | None = getattr(self, quantity) if quantity in RECORDED else self.metrics.get(quantity)
+        """A loss, an accuracy, the round's seconds or a metric by its name; None where the round was not evaluated or has no such metric."""
+        recorded: float | None = (
+            getattr(self, quantity) if quantity in (*RECORDED, ROUND_S) else self.metrics.get(quantity)
+        )
         return recorded
 
 
@@ -186,6 +188,7 @@ SELDOM = (  # fields that a line has only where there is something to say
     "weights",
 )
 RECORDED = ("test_accuracy", "balanced_accuracy", "train_loss", "test_loss")  # quantities that are fields of a round
+ROUND_S = "round_s"  # drawn where it is asked for
 
 
 def best_round(records: Sequence[RoundRecord], metric: Metric) -> RoundRecord | None:
