@@ -120,6 +120,7 @@ class Run:
     config: RunConfig | None = None
     cuts: tuple[int, ...] = ()  # that clients have, each once
     contender: ContenderRecord | None = None  # what the comparison calls it; None for a run by itself
+    start_notes: tuple[str, ...] = ()  # what the run warned of when it began
 
     @property
     def metric(self) -> Metric:
@@ -215,6 +216,7 @@ def read_run(path: str | Path, label: str, seed: int, contender: ContenderRecord
         *(label, seed, records, status, end_s, config.framework, look, folder.metrics(), names, config),
         cuts=_distinct_cuts(clients, records),
         contender=contender,
+        start_notes=tuple(clients.notes) if clients is not None else (),
     )
 
 

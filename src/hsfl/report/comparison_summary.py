@@ -17,6 +17,7 @@ from hsfl.report.compared_runs import Run, read_runs
 from hsfl.report.comparison import Comparison, LabelResult, Pair, paired_estimate
 from hsfl.report.curves import estimate, time_to_target_s
 from hsfl.report.decision_gains import decision_sentences
+from hsfl.runs.progress import without_numbers
 from hsfl.tasks import ACCURACY, Metric
 
 HOW_ENDED = {  # statuses that need more words
@@ -166,7 +167,21 @@ def _notes(runs: Sequence[Run], results: list[LabelResult], pairs: list[Pair], t
         notes.append("Data sent count the clients that were kept; what a dropped client sent before tau is left out.")
     if len({tuple(result.seeds) for result in results}) > 1:
         notes.append("The labels were not all run with the same seeds; a pair uses the seeds that both labels have.")
-    return notes
+    return notes + _start_notes(runs)
+
+
+def _start_notes(runs: Sequence[Run]) -> list[str]:
+    """What the runs warned of when they began, once for each contender, whose seeds differ in numbers alone."""
+    labels: dict[str, dict[str, None]] = {}  # by note
+    first_notes: dict[tuple[str, str], str] = {}
+    for run in runs:
+        for note in run.start_notes:
+            first = first_notes.setdefault((run.label, without_numbers(note)), note)
+            labels.setdefault(first, {})[run.name] = None
+    num_labels = len({run.label for run in runs})
+    return [
+        f"{note}." if len(names) == num_labels else f"{', '.join(names)}: {note}." for note, names in labels.items()
+    ]
 
 
 def gain_sentences(comparison: Comparison) -> list[str]:

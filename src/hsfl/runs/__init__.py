@@ -56,6 +56,7 @@ OFFERED = {  # to other folders, by module
     "progress": (
         "Observer",
         "observer",
+        "without_numbers",
     ),
     "replay": (
         "replay_run",

@@ -221,3 +221,20 @@ def test_each_run_that_is_too_long_for_the_budget_is_named(tmp_path: Path, words
         for seed in (0, 1):
             (line,) = (line for line in answer.out.splitlines() if f"warning: {name}, seed {seed}: round 1" in line)
             names(line, "nothing is trained")
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("words", [[], ["--train-once"]])
+def test_who_cannot_hold_the_whole_model_is_said_of_runs_that_are_only_timed_too(
+    tmp_path: Path, words: list[str]
+) -> None:
+    contenders = ("-f", "hsfl", "-f", "fl", "--seeds", "2", *words)
+    settings = tiny_words("train.rounds=1", "fleet.max_cut=[1, 2, 5]")
+    answer = hsfl("compare", *settings, *contenders, "--out", tmp_path)
+    sentence = "2 of 3 clients cannot hold"
+    assert answer.out.count(f"FL: {sentence}") == 1, answer  # among the notes, for both seeds
+    name = "FL, seed 0: " if words else ""
+    assert f"warning: {name}{sentence}" in answer.out.replace("\n", " "), answer
+    (line,) = (line for line in (tmp_path / "comparison.md").read_text().splitlines() if sentence in line)
+    names(line, "- FL: ", "options.fl.needs_storage")
+    assert any(sentence in note for note in data_in(tmp_path / "report.html")["tables"]["notes"])
