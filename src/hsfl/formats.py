@@ -5,6 +5,7 @@ Many clients are told in a few numbers: `quantiles`, and how often each whole nu
 """
 
 import math
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -90,6 +91,11 @@ def si(value: float) -> str:
 def cut_words(cut: int, codec: str | None) -> str:
     """A cut, with its codec where clients have different ones: `3`, `3 int8`."""
     return str(cut) if codec is None else f"{cut} {codec}"
+
+
+def without_numbers(message: str) -> str:
+    """What a message says, whatever its numbers and plurals: what tells warnings of many runs apart."""
+    return re.sub(r"\d[\d.,]*( step| round| client)?s?", "#", message)
 
 
 def count(number: int, noun: str) -> str:

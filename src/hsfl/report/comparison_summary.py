@@ -11,13 +11,12 @@ from pathlib import Path
 from statistics import fmean
 
 from hsfl.errors import InputError, known_name
-from hsfl.formats import count, percent, seconds, significant
+from hsfl.formats import count, percent, seconds, significant, without_numbers
 from hsfl.framework_table import PROPOSED
 from hsfl.report.compared_runs import Run, read_runs
 from hsfl.report.comparison import Comparison, LabelResult, Pair, paired_estimate
 from hsfl.report.curves import estimate, time_to_target_s
 from hsfl.report.decision_gains import decision_sentences
-from hsfl.runs.progress import without_numbers
 from hsfl.tasks import ACCURACY, Metric
 
 HOW_ENDED = {  # statuses that need more words

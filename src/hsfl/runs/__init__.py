@@ -56,7 +56,6 @@ OFFERED = {  # to other folders, by module
     "progress": (
         "Observer",
         "observer",
-        "without_numbers",
     ),
     "replay": (
         "replay_run",

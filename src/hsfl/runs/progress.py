@@ -1,6 +1,5 @@
 """What a person sees while a run is under way: bars on a terminal, plain lines elsewhere. A run tells an `Observer` what happens."""
 
-import re
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from rich.progress import Progress as RichBars
 from rich.text import Text
 
 from hsfl.config import RunConfig
-from hsfl.formats import duration, percent, seconds, significant
+from hsfl.formats import duration, percent, seconds, significant, without_numbers
 from hsfl.framework_table import method
 from hsfl.runs.cuts_and_allocation import allocation_words, cuts_words, how_cuts_were_chosen
 from hsfl.runs.run_folder.records import RoundRecord
@@ -65,11 +64,6 @@ def _heading(config: RunConfig, cuts: Sequence[int], name: str | None = None) ->
         cuts_text = "data pooled on the server"
     task = f"{config.model.name} on {config.data.name}, {len(cuts)} clients"
     return f"{name or config.framework}: {task}, {cuts_text}, {allocation_words(config)}"
-
-
-def without_numbers(message: str) -> str:
-    """What a message says, whatever its numbers and plurals."""
-    return re.sub(r"\d[\d.,]*( step| round| client)?s?", "#", message)
 
 
 class Warnings(Observer):

@@ -238,3 +238,11 @@ def test_who_cannot_hold_the_whole_model_is_said_of_runs_that_are_only_timed_too
     (line,) = (line for line in (tmp_path / "comparison.md").read_text().splitlines() if sentence in line)
     names(line, "- FL: ", "options.fl.needs_storage")
     assert any(sentence in note for note in data_in(tmp_path / "report.html")["tables"]["notes"])
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_whom_the_budget_favours_is_said(tmp_path: Path) -> None:
+    words = ["compare", *tiny_words("train.rounds=1"), "-f", "hsfl"]
+    together = hsfl(*words, "-f", "fl", "--out", tmp_path / "two").out
+    names(together, "what HSFL needs", "favours it", "one round earlier", "train.budget_s")
+    assert "favours" not in hsfl(*words, "--out", tmp_path / "one").out

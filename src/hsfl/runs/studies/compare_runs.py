@@ -114,7 +114,9 @@ def _check_and_set_budget(
     everyone, labels = settle_contenders(base, texts, stored.contenders if stored else {}, out), labels_of(texts)
     if base.train.budget_s is None:
         rounds, name = count(base.train.rounds, "round"), everyone[labels[0]].name
-        origin = f"what {name} needs for {rounds} with seed {base.seed}; train.budget_s sets another"
+        origin = f"what {name} needs for {rounds} with seed {base.seed}"
+        origin += ", which favours it: the others stop up to one round earlier" if len(everyone) > 1 else ""
+        origin += "; train.budget_s sets another"
     ready = benches.dataset or seen  # read once for all contenders of the first seed
     first = with_one_fleet(base, texts, seen, benches.model)
     for label, text in zip(labels, texts):  # so that cuts that do not fit cost no training

@@ -13,9 +13,9 @@ from rich.console import Console
 from hsfl.config import RunConfig
 from hsfl.data.registry import Dataset
 from hsfl.errors import InputError
-from hsfl.formats import duration
+from hsfl.formats import duration, without_numbers
 from hsfl.models.units import SplitModel
-from hsfl.runs.progress import Observer, Warnings, observer, without_numbers
+from hsfl.runs.progress import Observer, Warnings, observer
 from hsfl.runs.run_folder.records import CutsRecord
 from hsfl.runs.studies.process_pool import in_processes
 
