@@ -284,6 +284,7 @@ def test_a_seed_that_made_no_round_is_counted_out_and_named(two_of_three):
     metrics, *_, pairs, _ = two_of_three.tables()
     assert [row[1] for row in metrics.rows] == ["2 of 3", "3"]
     assert pairs.rows[0][1] == "2 of 3"
+    assert two_of_three.tables()[-1].rows[0][2] == "2.00 [2.00, 2.00] (2 of 3)"
     (note,) = (note for note in two_of_three.notes if "no round" in note)
     names(note, "FL", "seed 2", "2 of 3")
 

@@ -72,24 +72,33 @@ def test_one_seed_is_drawn_as_steps_without_a_band(tmp_path):
 
 
 @pytest.mark.parametrize("num_labels", [1, 4])  # bands, and bars
-@pytest.mark.parametrize("quantity", ["test_accuracy", "train_loss"])
-def test_the_axes_end_where_values_can_be(tmp_path, num_labels, quantity):
-    """Two seeds: intervals far wider than the curves, beyond 0 and 100 %, where no accuracy is."""
+@pytest.mark.parametrize("quantity", ["test_accuracy", "train_loss", "round_s"])
+def test_intervals_and_axes_end_where_values_can_be(tmp_path, num_labels, quantity):
+    """Three seeds: intervals far wider than the curves, which would go beyond 0 and 100 %, where no accuracy is."""
     for number in range(num_labels):
-        for seed, values in enumerate(([0.2, 0.4, 0.5], [0.3, 0.8, 0.9])):
-            rounds = [replace(one, train_loss=2.0 - seed - 0.1 * number) for one in records(values, 10.0 + number)]
+        for seed, values in enumerate(([0.2, 0.2, 0.3], [0.3, 0.8, 0.9], [0.9, 0.95, 0.99])):
+            rounds = [
+                replace(one, train_loss=3.0 - 1.4 * seed)
+                for one in records(values, (10.0, 11.0, 29.0)[seed] + number / 10)
+            ]
             write_run(tmp_path, f"hsfl,fleet.num_clients={number + 1}", seed, rounds)
-    comparison = read_comparison(tmp_path, target=0.6)
-    figure = plots.learning_figure(comparison, quantity)
-    for axes, over in zip(figure.axes, ("time", "rounds")):
+    figure = plots.learning_figure(read_comparison(tmp_path, target=0.6), quantity)
+    for axes in figure.axes:
         ends = drawn_ends(axes)
         low, high = axes.get_ylim()
-        assert ends.min() < -5 * (high - low) / 100 < low < 0
-        assert high == pytest.approx(103) if quantity == "test_accuracy" else ends.max() <= high
-        if num_labels == 1:  # a band has every end
-            band = plots.label_band(comparison.runs, quantity, over)
-            scale = 100 if quantity == "test_accuracy" else 1
-            assert ends.max() == pytest.approx(scale * np.nanmax(band.high))
+        assert ends.min() == 0
+        assert -5 * (high - low) / 100 < low < 0
+        assert (ends.max(), high) == pytest.approx((100, 103)) if quantity == "test_accuracy" else ends.max() <= high
+
+
+def test_two_seeds_have_their_range_as_thin_marks(tmp_path):
+    for seed, values in enumerate(([0.2, 0.4], [0.3, 0.8])):
+        write_run(tmp_path, "hsfl", seed, records(values))
+    figure = plots.learning_figure(read_comparison(tmp_path))
+    _, over_rounds = figure.axes
+    assert sorted(drawn_ends(over_rounds)) == pytest.approx([20, 30, 40, 80])  # bars, and no band
+    assert "range of two seeds" in figure.get_supxlabel()
+    assert "confidence" not in figure.get_supxlabel()
 
 
 def drawn_ends(axes):

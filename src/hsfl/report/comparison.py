@@ -235,16 +235,14 @@ class Comparison:
 
 def _contenders_table(comparison: Comparison) -> SummaryTable:
     """`contenders_table` with the mean round of each contender, and how many times as long as the reference's it is, seed by seed."""
-    table, ratios = (
-        contenders_table(comparison.contenders()),
-        {pair.other: pair.round_ratio for pair in comparison.pairs},
-    )
+    table = contenders_table(comparison.contenders())
+    ratios = {pair.other: pair.round_ratio for pair in comparison.pairs}
     heads = ["round, s", *([f"times {comparison.name(comparison.reference)}"] if ratios else [])]
     none, rows = Estimate(None, None, None, 0), []
     for result, (name, *words) in zip(comparison.results, table.rows):
         ratio = ratios.get(result.label, none)
         is_reference = result.label == comparison.reference
-        ratio_cells = [ValueCell("1", 1.0) if is_reference else ratio_text(ratio, ratio.num)] if ratios else []
+        ratio_cells = [ValueCell("1", 1.0) if is_reference else ratio_text(ratio, len(result.seeds))] if ratios else []
         rows.append([name, interval_text(result.round_s), *ratio_cells, *words])
     note = _seeds_note(comparison) + (" Of ratios the geometric mean [95 % interval]." if ratios else "")
     title = "Mean round, cuts and allocation"

@@ -149,7 +149,11 @@ def _notes(runs: Sequence[Run], results: list[LabelResult], pairs: list[Pair], t
         idle = [run.seed for run in runs if run.label == result.label and run.status == "budget" and not run.records]
         if idle:
             counted = len(result.seeds) - len(idle)
-            means = f"; its quality is over {counted} of {count(len(result.seeds), 'seed')}" if counted else ""
+            means = (
+                f"; its quality and mean round are over {counted} of {count(len(result.seeds), 'seed')}"
+                if counted
+                else ""
+            )
             notes.append(
                 f"{names[result.label]}, seed {', '.join(map(str, idle))}: no round fits the budget, so nothing was trained{means}."
             )

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -90,8 +91,8 @@ def learning_figure(comparison: Comparison, quantity: str | None = None) -> "Fig
         round_axes.set_xlim(left=0)
         if comparison.target is not None and quantity == comparison.metric.name:
             ends.append(_draw_target(time_axes, round_axes, comparison, y_scale * comparison.target))
-        if y_scale == 100.0 or quantity in (*LOSSES, ROUND_S):  # last, since the axis grows no more then
-            _end_axis_at_limits(time_axes, 0.0, 100.0 if y_scale == 100.0 else math.inf)
+        least, most = value_limits(comparison.runs, quantity)
+        _end_axis_at_limits(time_axes, y_scale * least, y_scale * most)  # last, since the axis grows no more then
         if all(len(end.text) <= LONGEST_NAME for end in ends):  # else the legend alone, or no room is left
             _label_ends(time_axes, ends)
         y_label = Y_LABELS.get(quantity) or metric_title(metrics[quantity])
@@ -147,7 +148,7 @@ def _draw_curves(
         colour, marker, dashes = styles[label]
         style = (colour, marker, shared_dashes(dashes, firsts, place))
         steps = over == "time" and len(comparison.runs_of(label)) == 1
-        _draw_interval(axes, x, mean, low, high, colour, place, len(bands))
+        _draw_interval(axes, x, mean, low, high, colour, place, len(bands), label_bands[place].num_seeds == 2)
         _draw_curve(axes, x, mean, style, place, names[place], steps)
         if len(x):
             ends.append(_End(names[place], colour, x[-1], mean[-1]))
@@ -212,13 +213,26 @@ def first_labels(frameworks: Mapping[str, str]) -> dict[str, str]:
 
 def label_band(runs: Sequence[Run], quantity: str, over: str) -> Band:
     """The mean over the runs of a label: over rounds at every round; over time at equal distances, since seeds step at different times.
-    A seed without any value does not count."""
+    A seed without any value does not count. Two seeds have their range in place of an interval, which would be many times as wide; no
+    interval goes beyond what a value can be."""
     all_curves = [run.curve(quantity, over) for run in runs]
     curves = [curve for curve in all_curves if len(curve.x)] or all_curves  # a seed that made no round is in the legend
     grid = steps_of(curves)
     if over == "time" and len(runs) > 1 and len(grid):
         grid = np.linspace(grid[0], grid[-1], NUM_TIMES)
-    return mean_band(curves, grid)
+    band = mean_band(curves, grid)
+    if len(curves) == 2:
+        values = np.stack([curve.at(grid) for curve in curves])
+        band = replace(band, low=values.min(axis=0), high=values.max(axis=0))
+    least, most = value_limits(runs, quantity)
+    return replace(band, low=np.clip(band.low, least, most), high=np.clip(band.high, least, most))
+
+
+def value_limits(runs: Sequence[Run], quantity: str) -> tuple[float, float]:
+    """The least and the most that a quantity can be."""
+    if any(metric.name == quantity and metric.percent for metric in runs[0].metrics):
+        return 0.0, 1.0
+    return (0.0, math.inf) if quantity in (*LOSSES, ROUND_S) else (-math.inf, math.inf)
 
 
 def _scaled(band: Band, x_scale: float, y_scale: float) -> tuple[Array, Array, Array, Array]:
@@ -231,17 +245,27 @@ LINE_POINTS = 1.7  # the width of a curve
 
 
 def _draw_interval(
-    axes: "Axes", x: Array, mean: Array, low: Array, high: Array, colour: str, place: int, num_curves: int
+    axes: "Axes",
+    x: Array,
+    mean: Array,
+    low: Array,
+    high: Array,
+    colour: str,
+    place: int,
+    num_curves: int,
+    is_range: bool,
 ) -> None:
-    """Draw the interval beneath the lines: a pale band, or bars where many curves cross; each curve has its bars at other points."""
+    """Draw the interval beneath the lines: a pale band, or bars where many curves cross; each curve has its bars at other points. The
+    range of two seeds is thin marks without ends."""
     if not np.isfinite(low).any():
         return
-    if num_curves <= MAX_BANDS:
+    if num_curves <= MAX_BANDS and not is_range:
         axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0, zorder=1)
         return
     positions = _bar_positions(len(x), place, num_curves)
     bars = np.stack([mean - low, high - mean])[:, positions]
     look: dict[str, Any] = {"ecolor": colour, "elinewidth": 0.9, "capsize": 2, "capthick": 0.9, "alpha": 0.75}
+    look |= {"elinewidth": 0.7, "capsize": 0} if is_range else {}
     axes.errorbar(x[positions], mean[positions], bars, fmt="none", zorder=1.5, **look)
 
 
@@ -332,8 +356,12 @@ def time_unit(longest_s: float) -> tuple[float, str]:
 
 
 def _seeds_note(comparison: Comparison) -> str:
-    numbers = sorted({len(result.seeds) for result in comparison.results})
-    if numbers == [1]:
+    trained = [sum(bool(run.records) for run in comparison.runs_of(label)) for label in comparison.labels]
+    counts = sorted({number for number in trained if number})
+    if not counts or counts == [1]:
         return "one seed"
-    count = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
-    return f"mean and 95 % confidence interval over {count} seeds; a curve ends where the first of its seeds ends"
+    marks = ["thin marks are the range of two seeds"] if 2 in counts else []
+    intervals = ["with its 95 % confidence interval"] if counts[-1] > 2 else []
+    numbers = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    mean = " ".join(["mean", *intervals, f"over {numbers} seeds"])
+    return "; ".join([mean, *marks, "a curve ends where the first of its seeds ends"])

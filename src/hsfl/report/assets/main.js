@@ -44,9 +44,10 @@ function drawCurves() {
       fill(figure, [chart, chart.note ? h("p", { class: "note" }, chart.note) : null]);
     }
   }
-  const seeds = Math.max(0, ...DATA.series.map((series) => series.num_seeds));
+  const counts = DATA.series.map((series) => series.num_seeds), most = Math.max(0, ...counts);
+  const spread = most > 2 ? "Mean and 95 % confidence interval over seeds" : "Mean over two seeds";
   $("curve-note").textContent = !quantities.length ? "No round has ended yet."
-    : seeds > 1 ? "Mean and 95 % confidence interval over seeds; a curve ends where the first of its seeds ends." : "";
+    : most > 1 ? `${spread}${counts.includes(2) ? "; of two seeds the range is drawn" : ""}; a curve ends where the first of its seeds ends.` : "";
 }
 
 function drawRoundControls() {

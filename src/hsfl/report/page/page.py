@@ -290,7 +290,7 @@ def _series_json(label: str, slot: int, style: dict[str, Any] | None, runs: list
         "name": runs[0].name,
         "slot": slot,
         "style": style,
-        "num_seeds": len(runs),
+        "num_seeds": sum(bool(run.records) for run in runs),
         "steps": len(runs) == 1,
         "curves": curves,
     }
