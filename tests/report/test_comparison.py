@@ -303,3 +303,10 @@ def test_the_mean_round_and_its_ratio_are_in_the_contenders_table(out):
     assert (float(row["round, s"]), row["times HSFL n"]) == (30, "2")
     assert "2.83 [0.03, 231.22]" in (out / "table-contenders.tex").read_text()
     assert "| 2.83 [0.03, 231.22] |" in comparison.to_markdown()
+
+
+def test_the_table_of_bytes_promises_no_interval_that_it_has_not(two_of_three):
+    table = next(table for table in two_of_three.tables() if table.name == "bytes")
+    assert "±" in table.rows[0][-1]
+    assert not any("±" in cell for row in table.rows for cell in row[:-1])
+    names(table.note, "n = 3 seeds", "of the total ±")

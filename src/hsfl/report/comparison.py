@@ -327,7 +327,7 @@ def _bytes_table(comparison: Comparison) -> SummaryTable:
         cells = [_mean_text(result.bytes.get(link, none), 1 / power) for link in links]
         rows.append([comparison.name(result.label), *cells, interval_text(result.total_bytes, 1 / power)])
     header = ["framework", *(link.removeprefix("client_").replace("_", " ") for link in links), "total"]
-    return SummaryTable("bytes", f"{SENT} in a run, {unit}", header, rows, _seeds_note(comparison))
+    return SummaryTable("bytes", f"{SENT} in a run, {unit}", header, rows, _seeds_note(comparison, "of the total "))
 
 
 def _mean_text(value: Estimate, scale: float) -> ValueCell:
@@ -335,8 +335,8 @@ def _mean_text(value: Estimate, scale: float) -> ValueCell:
     return ValueCell(interval_text(Estimate(value.mean, None, None, 1), scale), scaled_estimate(value, scale))
 
 
-def _seeds_note(comparison: Comparison) -> str:
-    return spread_note(len(result.seeds) for result in comparison.results)
+def _seeds_note(comparison: Comparison, where: str = "") -> str:
+    return spread_note((len(result.seeds) for result in comparison.results), where)
 
 
 def _pairs_table(comparison: Comparison) -> SummaryTable:

@@ -339,8 +339,8 @@ class Sweep:
             [*self._settings(pair.point), self.names[pair.other_label], *self._difference_cells(pair, metrics)]
             for pair in pairs
         ]
-        title = f"{self.names[self.labels[0]]} less the other contenders, seed by seed"
-        return self._difference_table("between-contenders", title, ["less"], pairs, rows, metrics)
+        title = f"{self.names[self.labels[0]]} minus the other contenders, seed by seed"
+        return self._difference_table("between-contenders", title, ["against"], pairs, rows, metrics)
 
     def _values_table(self, metrics: Sequence[str]) -> SummaryTable:
         """A row for each contender and each point whose first field has not its first value."""
@@ -354,8 +354,8 @@ class Sweep:
             ]
             for pair in pairs
         ]
-        title = f"Each value of {self.fields[0]} less the first one, seed by seed"
-        return self._difference_table("between-values", title, ["less", "contender"], pairs, rows, metrics)
+        title = f"Each value of {self.fields[0]} minus the first one, seed by seed"
+        return self._difference_table("between-values", title, ["against", "contender"], pairs, rows, metrics)
 
     def _difference_table(
         self, name: str, title: str, heads: list[str], pairs: list[Difference], rows: list[list[str]], metrics: Sequence[str]

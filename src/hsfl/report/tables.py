@@ -94,12 +94,15 @@ def ratio_text(value: Estimate, num_seeds: int) -> ValueCell:
     return ValueCell(f"{value.mean:.2f}{interval}{few}", value)
 
 
-def spread_note(num_seeds: Iterable[int]) -> str:
-    """How many seeds the means of a table are over, and what their intervals are. num_seeds: of each row."""
+def spread_note(num_seeds: Iterable[int], where: str = "") -> str:
+    """How many seeds the means of a table are over, and what their intervals are. num_seeds: of each row. where: the means that have an
+    interval, such as `of the total `, where not all have one."""
     counts = sorted(set(num_seeds))
     if not counts or counts[-1] < 2:
         return "n = 1 seed: no interval."
     number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    if where:
+        return f"Mean over n = {number} seeds; {where}± half of the 95 % confidence interval (Student t)."
     return f"Mean over n = {number} seeds ± half of the 95 % confidence interval (Student t)."
 
 

@@ -394,7 +394,7 @@ def test_a_sweep(open_page: Any, tmp_path: Path, width: int) -> None:
     assert tab.evaluate(HOLDS, "#sweep .interval") == 8
     means, contenders, values, *_ = (table.inner_text() for table in tab.locator("#sweep table").all())
     assert "2 MHz" in means
-    assert "HSFL less the other contenders, seed by seed" in contenders
+    assert "HSFL minus the other contenders, seed by seed" in contenders
     assert "2 MHz\t0.1\t1 MHz\tHSFL\t3\t" in values
     assert "divided evenly" in tab.locator("#policies dd").inner_text()
     assert tab.locator("#sweep a").count() == 0  # the points have no pages here

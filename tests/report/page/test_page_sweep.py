@@ -122,7 +122,7 @@ def test_differences_are_taken_seed_by_seed(tmp_path: Path) -> None:
     means, contenders, values, _ = sweep.tables(["final_accuracy", "round_s"])
     assert contenders.header == [
         "train.lr",
-        "less",
+        "against",
         "seeds",
         "final test accuracy (points)",
         "mean round (simulated s)",
@@ -158,7 +158,7 @@ def test_the_files_of_a_sweep(tmp_path: Path) -> None:
     assert names == ["sweep.csv", "sweep.md", *tables]
     with (tmp_path / "table-between-values.csv").open(newline="") as file:
         (first, _) = csv.DictReader(file)
-    assert (float(first["network.subchannel_hz"]), float(first["less"])) == (1e6, 5e5)
+    assert (float(first["network.subchannel_hz"]), float(first["against"])) == (1e6, 5e5)
     assert float(first["mean round (simulated s)"]) == pytest.approx(-5.5)
     assert "500 kHz" in (tmp_path / "table-between-values.tex").read_text()
 
@@ -173,8 +173,8 @@ def test_the_page_of_a_sweep(tmp_path: Path) -> None:
     assert sweep["metrics"][0]["panels"][0][0]["mean"] == [60, 60]
     assert sweep["cells"]["round_s"][1][1] == [10.5, pytest.approx(4.3027 / math.sqrt(3) / 2, rel=1e-3)]
     assert [table["title"] for table in sweep["differences"]["round_s"]] == [
-        "HSFL less the other contenders, seed by seed",
-        "Each value of train.lr less the first one, seed by seed",
+        "HSFL minus the other contenders, seed by seed",
+        "Each value of train.lr minus the first one, seed by seed",
     ]
     assert [name for name, _ in data["policies"]] == ["even"]
     assert not sweep["linked"]
