@@ -77,7 +77,7 @@ def panels_of(sweep: Sweep) -> list[Panel]:
 def curve_of(sweep: Sweep, panel: Panel, label: str, metric: str) -> tuple[Array, Array, Array]:
     """Mean, low and high at the panel's points, in the unit of the axis; NaN where unknown."""
     scale = find_metric(metric).scale
-    estimates = [sweep.estimate(point, label, metric) for point in panel.points]
+    estimates = [sweep.drawn_estimate(point, label, metric) for point in panel.points]
     columns = [[getattr(estimate, name) for estimate in estimates] for name in ("mean", "low", "high")]
     mean, low, high = (np.array([np.nan if v is None else scale * v for v in column]) for column in columns)
     return mean, low, high
@@ -123,7 +123,8 @@ def sweep_figure(sweep: Sweep, metric: str) -> "Figure":
         handles = [mpl.lines.Line2D([], [], **curve_look(styles[label])) for label in sweep.labels]
         add_side_legend(figure, handles, texts)
         if len(sweep.seeds) > 1:
-            note = f"mean and 95 % confidence interval over {len(sweep.seeds)} seeds"
+            spread = "range" if len(sweep.seeds) == 2 else "95 % confidence interval"
+            note = f"mean and {spread} over {len(sweep.seeds)} seeds"
             grid.flat[0].annotate(
                 note, (0, 1), (0, 16 if panels[0].name else 4), "axes fraction", "offset points", fontsize=7.5, color=FAINT
             )  # fmt: skip

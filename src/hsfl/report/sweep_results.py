@@ -7,8 +7,9 @@ seed (`Difference`).
 """
 
 import json
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,19 @@ class Sweep:
     def estimate(self, point: int, label: str, metric: str) -> Estimate:
         """The mean of a metric over the seeds of a point and contender, with its interval."""
         return estimate(row.numbers.get(metric) for row in self._by_seed(point, label).values())
+
+    def drawn_estimate(self, point: int, label: str, metric: str) -> Estimate:
+        """`estimate` as figures show it: two seeds have their range in place of an interval, and nothing goes beyond what a value can be."""
+        value, is_fraction = self.estimate(point, label, metric), find_metric(metric).scale == 100
+        if value.low is None or value.high is None:
+            return value
+        low, high = value.low, value.high
+        if value.num == 2:
+            values = (row.numbers.get(metric) for row in self._by_seed(point, label).values())
+            numbers = [number for number in values if number is not None]
+            low, high = min(numbers), max(numbers)
+        least = 0.0 if is_fraction or metric.endswith(("_s", "_loss")) else -math.inf
+        return replace(value, low=max(low, least), high=min(high, 1.0 if is_fraction else math.inf))
 
     def _by_seed(self, point: int, label: str) -> dict[int, SweepRow]:
         return {row.seed: row for row in self.rows if row.point == point and row.label == label}

@@ -91,16 +91,25 @@ def test_limits_hold_every_bar_and_begin_at_zero() -> None:
     assert y_limits([(np.array([5.0]), nothing, nothing)])[0] < 5
 
 
+@pytest.mark.parametrize("num_seeds", [2, 3])
 @pytest.mark.parametrize("metric", ["final_accuracy", "round_s"])
-def test_the_figure_holds_every_bar(tmp_path: Path, metric: str) -> None:
-    sweep = write_sweep(tmp_path, ["train.lr", "fleet.num_clients"], [[0.1, 2], [0.2, 2], [0.1, 3], [0.2, 3]], seeds=2)
+def test_the_figure_holds_every_bar(tmp_path: Path, metric: str, num_seeds: int) -> None:
+    sweep = write_sweep(
+        tmp_path, ["train.lr", "fleet.num_clients"], [[0.1, 2], [0.2, 2], [0.1, 3], [0.2, 3]], seeds=num_seeds
+    )
     places = [(point, label) for point in range(4) for label in sweep.labels]
-    scale, estimates = find_metric(metric).scale, [sweep.estimate(*place, metric) for place in places]
+    scale, estimates = find_metric(metric).scale, [sweep.drawn_estimate(*place, metric) for place in places]
     ends = [scale * (end or 0.0) for value in estimates for end in (value.low, value.high)]
-    assert min(ends) < 0 or metric == "round_s"
+    assert min(ends) >= 0
+    assert max(ends) <= 100
+    for place, value in zip(places, estimates):
+        numbers = [row.numbers[metric] for row in sweep.rows if (row.point, row.label) == place]
+        interval = sweep.estimate(*place, metric)
+        assert (value.low == min(numbers)) == (num_seeds == 2)
+        assert num_seeds == 2 or value.low == max(interval.low or 0.0, 0.0)
     for axes in sweep_figure(sweep, metric).axes:
         low, high = axes.get_ylim()
-        assert low < min(ends)
+        assert low < min(ends) or low == 0
         assert max(ends) < high
 
 
