@@ -153,7 +153,7 @@ def test_all_had_the_same_means_and_the_lines_tell_the_gains_apart(desk: Path) -
         assert first_s["SplitFed V1", seed] <= first_s["As published", seed] * 1.002
     assert compared.reference == "Ours", "the first, since it was given a name"
     lines = (desk / "compare.txt").read_text()
-    for gain in ("own cuts gain", "the allocation gains", "splitting gains"):
+    for gain in ("own cuts ", "the allocation ", "splitting "):
         names(lines, f"What {gain}")
 
 
@@ -177,7 +177,7 @@ def test_differences_of_a_sweep_are_seed_by_seed(desk: Path) -> None:
     }
     assert len(runs) == 2 * 2 * 2
     for row in rows(desk / "runs/sweep/table-between-contenders.csv"):
-        hz, other = row["network.subchannel_hz"], row["less"]
+        hz, other = row["network.subchannel_hz"], row["against"]
         differences = [runs[hz, "Ours", seed] - runs[hz, other, seed] for seed in "01"]
         (column,) = (
             name for name in row if name.startswith("mean round") and not name.endswith((" low", " high", " n"))

@@ -106,7 +106,7 @@ def test_an_entry_is_read_again(tmp_path: Path, suffix: str) -> None:
     file = fleet_file.read_fleet_file(path)
     assert [device.name for device in file.devices] == ['a "quoted" one', "b"]
     assert file.devices[0].cpu_hz == 35.4e9
-    assert file.devices[0].memory_bits == 16 * 2**33  # rounded down
+    assert file.devices[0].memory_bits == 17 * 8e9  # rounded down to whole GB
     assert [device.up_bps for device in file.devices] == [1e8, None]
     assert [device.delay_s for device in file.devices] == [0.002, 0.002]
     assert [device.profile for device in file.devices] == [PROFILE, PROFILE]

@@ -42,9 +42,9 @@ def test_every_command_says_it(tmp_path: Path) -> None:
     compared = hsfl("compare", *words, "-f", "hsfl", "-f", "fl", "--train-once", "--out", tmp_path / "compare")
     points = ("sweep", "network.main_hz=1e10,2e10", "--plan-only")
     swept = hsfl(*points, *words, "-f", "hsfl", "--out", tmp_path / "sweep")
-    for answer in (run, compared, swept):
+    for answer, times in ((run, 1), (compared, 2), (swept, 1)):  # a comparison has it among its notes, too
         assert answer.code == 0, answer
-        assert (answer.out + answer.err).count("network.sample_scale=23.9667") == 1
+        assert (answer.out + answer.err).count("network.sample_scale=23.9667") == times
     for path in tmp_path.glob("compare/*/seed-*"):  # the run that was only timed, too
         assert any("network.sample_scale" in note for note in RunFolder(path).clients().notes), path
 
