@@ -140,7 +140,14 @@ def test_names_are_in_tables_files_and_folders_and_the_same_command_goes_on(tmp_
     record = json.loads((out / "compare.json").read_text())["contenders"]["splitfed_v1,fleet.one_cut=1"]
     assert (record["name"], record["folder"]) == ("V1 (cut 1)", "splitfed_v1-cut-1")
     assert record["settings"] == {"fleet.one_cut": 1}
-    names((out / "comparison.md").read_text(), "| Ours |", "| 1 | max_cut (", "| V1 (cut 1) |", "| one cut 1", "train.lr=0.02")
+    names(
+        (out / "comparison.md").read_text(),
+        "| Ours |",
+        "| 1 | max_cut (",
+        "| V1 (cut 1) |",
+        "| one cut 1",
+        "train.lr=0.02",
+    )
     page = data_in(out / "report.html")
     assert [series["name"] for series in page["series"]] == ["Ours", "SplitFed V1", "V1 (cut 1)"]
     assert page["title"] == "Ours, SplitFed V1 and V1 (cut 1): cnn on digits"
