@@ -14,7 +14,21 @@ from tests.small_runs import hsfl
 
 ROOT = Path(__file__).parents[1]
 MARK = re.compile(r"<!-- not run: (.+) -->")
-COMMANDS = ("hsfl", "python", "python3", "python3.11", "pip", "make", "ray", "scp", "cp", "docker", "export", "git", ".")
+COMMANDS = (
+    "hsfl",
+    "python",
+    "python3",
+    "python3.11",
+    "pip",
+    "make",
+    "ray",
+    "scp",
+    "cp",
+    "docker",
+    "export",
+    "git",
+    ".",
+)
 SHELL = ("sh", "bash", "console")
 SMALL = ("data.limit=60", "data.limit_test=40", "train.rounds=1", "train.batch_size=8")
 SMALL_MODEL = ("model.name=cnn", "model.norm=none")

@@ -94,7 +94,9 @@ def test_every_snippet_is_run_or_says_why_not(path: Path) -> None:
         commands = [line for block in to_run if block.kind == "shell" for line in block.command_lines]
         assert [line for line in commands if not line.startswith("hsfl ")] == []
     else:
-        assert to_run == [], f"{path.name} has snippets that no test runs: run them, or put <!-- not run: REASON --> before them"
+        assert to_run == [], (
+            f"{path.name} has snippets that no test runs: run them, or put <!-- not run: REASON --> before them"
+        )
 
 
 @pytest.mark.parametrize("page", ELSEWHERE)

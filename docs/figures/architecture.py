@@ -350,7 +350,11 @@ def draw_overview() -> str:
 def draw_all() -> dict[str, str]:
     """The text of each picture by the name of its file."""
     text = (ROOT / "docs" / "architecture.md").read_text()
-    return {"folders.svg": draw_folders(ROOT, text), "deployment.svg": draw_deployment(), "overview.svg": draw_overview()}
+    return {
+        "folders.svg": draw_folders(ROOT, text),
+        "deployment.svg": draw_deployment(),
+        "overview.svg": draw_overview(),
+    }
 
 
 def main() -> None:

@@ -64,7 +64,9 @@ def test_seconds_are_geometric_means_over_fleets_and_the_fastest_comes_first() -
 def test_the_committed_trainings_have_a_place(tmp_path: Path) -> None:
     """And nothing is trained where a training is missing: the error names the command that trains."""
     with raises(InputError, "MNIST", "smoke", "hsfl reproduce table1"):
-        reproduce_leaderboard(StudyRequest(tmp_path / "leaderboard", "smoke", 1, print, datasets=("mnist",), shipped=RESULTS))
+        reproduce_leaderboard(
+            StudyRequest(tmp_path / "leaderboard", "smoke", 1, print, datasets=("mnist",), shipped=RESULTS)
+        )
     assert not (tmp_path / "table1" / "runs").exists()
 
 

@@ -31,7 +31,14 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 WHAT = ("fig1", "table1", "gains", "when", "fig3", "fig4", "fig5")
-BESIDE = ("rates", "norms", "robust", "codecs", "codec-points", "leaderboard")  # not in the paper, and not part of `all`
+BESIDE = (
+    "rates",
+    "norms",
+    "robust",
+    "codecs",
+    "codec-points",
+    "leaderboard",
+)  # not in the paper, and not part of `all`
 
 
 @commands.command(
@@ -186,7 +193,11 @@ def _reproduce(name: str, request: "StudyRequest") -> "Outcome":
         request = replace(request, datasets=(usual if usual in request.datasets else request.datasets[0],))
     studies = {"table1": reproduce_table1, "gains": reproduce_gains, "rates": reproduce_rates}
     studies |= {"fig3": reproduce_fig3, "norms": reproduce_norms, "robust": reproduce_robust}
-    studies |= {"codecs": reproduce_codecs, "codec-points": reproduce_codec_points, "leaderboard": reproduce_leaderboard}
+    studies |= {
+        "codecs": reproduce_codecs,
+        "codec-points": reproduce_codec_points,
+        "leaderboard": reproduce_leaderboard,
+    }
     return studies[name](request)
 
 

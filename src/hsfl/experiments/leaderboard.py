@@ -7,13 +7,12 @@ allocation, and each of them its best cuts under it; the others have the even al
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from hsfl.errors import InputError
 from hsfl.experiments.common import Outcome, Trend, machine, write_text
 from hsfl.experiments.statistics import ratio_over_fleets
 from hsfl.experiments.study_request import StudyRequest
-from hsfl.experiments.table1.columns import COLUMNS, PUBLISHED, TWIN_TRACE, seeds_of
+from hsfl.experiments.table1.columns import COLUMNS, PUBLISHED, seeds_of
 from hsfl.experiments.table1.fleets import write_cuts
 from hsfl.experiments.table1.table1_report import means_of_fleets, name_of
 from hsfl.experiments.table1.table1_study import TARGETS, ColumnTiming, Study, column_timings, make_study

@@ -212,7 +212,9 @@ def _round_ratios(study: Study) -> SummaryTable:
         row = [COLUMNS[column].title]
         for data in study.data_sets:
             of_data = [a for a in study.answers if a.data == data]
-            ratio = ratio_over_fleets(means_of_fleets((a.fleet, a.mean_s(column) / a.mean_s(REFERENCE)) for a in of_data))
+            ratio = ratio_over_fleets(
+                means_of_fleets((a.fleet, a.mean_s(column) / a.mean_s(REFERENCE)) for a in of_data)
+            )
             row.append(ratio.cell(with_range=True))
         rows.append(row)
     header = ["", *map(name_of, study.data_sets)]
