@@ -46,7 +46,7 @@ def _entry(row: Method) -> Entry:
     if row.pools_data:
         return Entry(row, row.name, "none: the data are on the server", "-")
     if not row.copy_per_client:
-        return Entry(row, row.name, "one, the smallest of the deepest", "even")
+        return Entry(row, row.name, "one, the smallest max_cut", "even")
     if row.name == PROPOSED:
         return Entry(row, PROPOSED, "own", "proposed")
     if row.name == PUBLISHED:
