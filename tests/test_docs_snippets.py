@@ -60,7 +60,6 @@ def test_names_of_a_snippet_are_there(snippet: str) -> None:
 ELSEWHERE = {  # which test runs the snippets of a page
     "README.md": "test_readme.py",
     "start.md": "test_readme.py",
-    "formats.md": "test_readme.py",
     "data.md": "test_docs_data.py",
     "extend.md": "plugins/test_extend_document.py",
     "fleet.md": "test_fleet_story.py",
