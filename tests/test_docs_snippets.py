@@ -66,7 +66,7 @@ ELSEWHERE = {  # which test runs the snippets of a page
     "models.md": "test_docs_models.py",
     "sweep.md": "test_sweep_guide.py",
 }
-QUICK, SLOW = ("scenario.md", "deploy.md"), ("allocation.md", "clock.md", "codecs.md", "robust.md", "simulate.md")
+QUICK, SLOW = ("clock.md", "codecs.md", "deploy.md", "scenario.md"), ("allocation.md", "robust.md", "simulate.md")
 RUN_HERE = [*QUICK, *(pytest.param(page, marks=pytest.mark.slow) for page in SLOW)]
 
 
