@@ -176,7 +176,9 @@ class NetworkConfig(Section):
     flops_per_cycle: float = Field(1.0, gt=0)  # of the main server
     main_power_w: float = Field(100.0, gt=0)  # with which the main server sends to all clients together
     edge_power_w: float = Field(100.0, gt=0)  # with which the edge server sends to all clients together
-    speed_std: float = Field(0.1, ge=0, le=10)  # of a client's speed from round to round, relative
+    speed_std: float | None = Field(
+        None, ge=0, le=10
+    )  # of a client's speed from round to round, relative; null: 0.1 over a radio, as in the paper, and 0 on measured links
     history: str | None = None  # CSV or npz of recorded rounds, played back
     sample_scale: float = Field(
         1.0, gt=0, le=1e9

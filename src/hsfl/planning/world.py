@@ -20,6 +20,7 @@ from hsfl.framework_table import method
 from hsfl.models.cost_table import CostTable, measure_cost
 from hsfl.network import devices, history
 from hsfl.network.channel import (
+    SPEED_STD,
     RATE_NAMES,
     Links,
     Measured,
@@ -153,8 +154,16 @@ def world_of(config: RunConfig, cost: CostTable) -> World:
     own_codecs = not method(config.framework).pools_data and (len(allowed) > 1 or config.link.codecs is not None)
     codecs = tuple(allowed)[: cost.num_blocks]
     return World(
-        cost, fleet, servers, links, recorded, config.fleet_seed, network.speed_std, codecs, own_codecs, usable
+        cost, fleet, servers, links, recorded, config.fleet_seed, speed_std_of(network), codecs, own_codecs, usable
     )
+
+
+def speed_std_of(network: NetworkConfig) -> float:
+    """How much a client's speed changes from round to round: as the settings say, else as in the paper over a radio. On measured links speeds
+    are measured, and a plan that drew others would be a worse prediction."""
+    if network.speed_std is not None:
+        return network.speed_std
+    return SPEED_STD if network.kind == "ofdma" else 0.0
 
 
 def server_is_queue(network: NetworkConfig) -> bool:
