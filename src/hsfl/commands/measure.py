@@ -224,9 +224,7 @@ def _check_link_options(
         raise InputError("--main measures the link that --up and --down tell; leave one of them out")
 
 
-def _link(
-    address: str, name: str, certs: Path | None, of_servers: bool, seconds: float = 0.0
-) -> dict[str, str | None]:
+def _link(address: str, name: str, certs: Path | None, of_servers: bool, seconds: float = 0.0) -> dict[str, str | None]:
     """Rates and delay of the link to a main server that runs, or from a main server to its edge server, as text with units. Sums cross the
     latter both ways at once, so the slower direction counts."""
     from hsfl.deploy.wire.link_probe import probe_link  # here, because it needs the extra deploy

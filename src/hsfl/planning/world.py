@@ -20,8 +20,8 @@ from hsfl.framework_table import method
 from hsfl.models.cost_table import CostTable, measure_cost
 from hsfl.network import devices, history
 from hsfl.network.channel import (
-    SPEED_STD,
     RATE_NAMES,
+    SPEED_STD,
     Links,
     Measured,
     Ofdma,

@@ -52,9 +52,7 @@ async def measure_link(peer: Peer, seconds: float = 0.0) -> LinkSpeed:
     return LinkSpeed(up_bps, down_bps, idle_s / 2)
 
 
-def probe_link(
-    address: str, name: str, certs: Path | None, server: str = "main", seconds: float = 0.0
-) -> LinkSpeed:
+def probe_link(address: str, name: str, certs: Path | None, server: str = "main", seconds: float = 0.0) -> LinkSpeed:
     """The link to a server that runs, main or edge, by tries for about so many seconds. name: the caller's. certs: its bundle; None for plaintext."""
 
     async def probe() -> LinkSpeed:
