@@ -24,9 +24,8 @@ PROFILE = fleet_file.Profile("mlp", 8, (0.001, 0.02), (0.003, 0.0))
 
 
 def test_the_median_step_counts_and_warm_up_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock by hand: steps of 2 s, the first two and one in the middle much longer, of whole steps and of those by units alike."""
-    of_kind = [50.0, 50.0, 2.0, 2.0, 90.0, 2.0, 2.0]
-    lengths_s = iter([*of_kind, *of_kind])
+    """A clock by hand: steps of 2 s, the first two and one in the middle much longer."""
+    lengths_s = itertools.chain([50.0, 50.0, 2.0, 2.0, 90.0], itertools.repeat(2.0))
     now_s = 0.0
 
     def step(units: list[Part], *_: object) -> tuple[list[float], list[float]]:
@@ -56,37 +55,15 @@ def test_units_sum_up_to_the_step_where_the_processor_is_taken_away_now_and_then
 
     def step(units: list[Part], *_: object) -> tuple[list[float], list[float]]:
         nonlocal now_s
-        number, forward_s = next(numbers), [model.num_units / len(units)] * len(units)
+        number, forward_s = next(numbers), [1.0] * len(units)
         forward_s[number % len(units)] += 900.0 if number == 7 else 30.0
-        now_s += sum(forward_s) + model.num_units
-        return forward_s, [model.num_units / len(units)] * len(units)
+        now_s += sum(forward_s) + len(units)
+        return forward_s, [1.0] * len(units)
 
     monkeypatch.setattr(speed, "_step", step)
     found = training_speed(model, SHAPE, 10, TrainConfig(batch_size=4), 5e3, lambda: now_s)
     assert sum(found.unit_forward_s) + sum(found.unit_backward_s) == pytest.approx(found.step_s)
     assert found.step_s == 2 * model.num_units + 30
-
-
-@pytest.mark.parametrize("holds_last", [False, True])
-def test_a_head_of_several_units_begins_once(monkeypatch: pytest.MonkeyPatch, holds_last: bool) -> None:
-    """Every part costs a second to begin, forward. The unit that is always held keeps it, and all units sum up to the whole step."""
-    now_s, model = 0.0, build("mlp", SHAPE, 10)
-
-    def step(parts: list[Part], *_: object) -> tuple[list[float], list[float]]:
-        nonlocal now_s
-        sizes = [part.stop - part.start for part in parts]
-        now_s += len(parts) + 3 * sum(sizes)
-        return [1.0 + size for size in sizes], [2.0 * size for size in sizes]
-
-    monkeypatch.setattr(speed, "_step", step)
-    found = training_speed(model, SHAPE, 10, TrainConfig(batch_size=4), 1.0, lambda: now_s, holds_last=holds_last)
-    units_s = [sum(of_unit) for of_unit in zip(found.unit_forward_s, found.unit_backward_s)]
-    held = -1 if holds_last else 0
-    assert units_s[held] == 4.0
-    assert sum(units_s) == pytest.approx(1 + 3 * model.num_units)
-    assert found.step_s == 1 + 3 * model.num_units
-    units_s.pop(held)
-    assert units_s == pytest.approx([3.0] * len(units_s))
 
 
 def test_models_of_tokens_are_measured_too() -> None:

@@ -131,7 +131,7 @@ def _measured_planner(kit: ModelKit, log: Log) -> CutPlanner:
     train, shape = kit.config.train, kit.input_shape
     cost = measure_cost(kit.model, shape, train.batch_size, optimizer_states=OPTIMIZER_STATES[train.optimizer])
     laid_out = memory_format_of(kit.config.model)
-    speed = training_speed(kit.model, shape, kit.num_classes, train, SPEED_S, memory_format=laid_out, holds_last=True)
+    speed = training_speed(kit.model, shape, kit.num_classes, train, SPEED_S, memory_format=laid_out)
     return CutPlanner(kit.config, cost, speed.flops_per_s, log, work_of_main(speed))
 
 

@@ -1,23 +1,18 @@
 """How fast this machine trains a model, measured unit by unit and step after step for some seconds; and how much memory the machine has.
 
-Half of the time whole steps are made, as training makes them. In the other half a step goes through the units one after another, each as a
-part of its own, so that a cut's seconds are sums over units. Every part begins anew (calls, cold caches), which a head of several units does once:
-all units but the one at the end of the model that this machine always holds are scaled so that they sum up to the whole step.
-
-Units are averaged over the steps of usual length: where a processor is taken away now and then, as by a quota, each unit's median would leave
-that out, and the units would not sum up to the step.
+A step goes through the units one after another, each as a part of its own, so that a cut's seconds are sums over units. The whole model's
+speed is the sum over all of them. Units are averaged over the steps of usual length: where a processor is taken away now and then, as by a
+quota, each unit's median would leave that out, and the units would not sum up to the step.
 """
 
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,7 +26,6 @@ from hsfl.training.step import Part, StepKey, run_backward
 
 WARM_UP = 2  # steps that are not counted: memory is found, kernels are chosen
 LEAST_STEPS = 5
-MOST_SCALED = 2.0  # a unit by the whole step, up or down; more is noise
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of a container
 
 
@@ -44,9 +38,7 @@ class Speed:
     step_s: float  # median
     low_s: float  # a quarter of the steps took less
     high_s: float  # a quarter took more
-    unit_forward_s: tuple[
-        float, ...
-    ]  # for a batch, means over the middle half of the steps; the last has the loss; they sum up to a step
+    unit_forward_s: tuple[float, ...]  # for a batch, means over the middle half of the steps; the last has the loss
     unit_backward_s: tuple[float, ...]  # with the update of the weights
     flops_per_sample: float  # forward and backward
     memory_bits: float  # that training the whole model takes
@@ -74,59 +66,33 @@ def training_speed(
     clock_s: Callable[[], float] = time.perf_counter,
     check: Callable[[CostTable], None] = lambda cost: None,
     memory_format: str | None = None,
-    holds_last: bool = False,
 ) -> Speed:
     """Train all units on random samples for about so many seconds, as a client that holds the whole model does.
 
     input_shape: of one sample. clock_s: gives the time in seconds. check: is told what training costs, before it begins.
-    memory_format: of images, as a run of the config has them. holds_last: whether the machine holds the model's end, as a server does; a client
-    holds its beginning.
+    memory_format: of images, as a run of the config has them.
     """
     cost = measure_cost(model, input_shape, train.batch_size)
     check(cost)
     x, y, goal = _any_batch(model, (train.batch_size, *input_shape), num_classes)
     x = memory_like(x, x.dtype, memory_format).copy_(x)
     layout, state = Layout.of(model), read_state(model)
-
-    def usual_steps(bounds: Sequence[int]) -> tuple[list[float], np.ndarray]:
-        """Steps through parts with these bounds: the seconds of each, and [2, parts] the mean seconds forward and backward."""
-        parts = [Part(model, layout, start, stop, train, goal) for start, stop in pairwise(bounds)]
-        for part in parts:
-            part.begin(state[part.start : part.stop], train.lr)
-        return _usual_steps(parts, x, y, seconds / 2, clock_s)
-
-    steps_s, whole_s = usual_steps((0, model.num_units))
-    _, units_s = usual_steps(range(model.num_units + 1))
+    units = [Part(model, layout, unit, unit + 1, train, goal) for unit in range(model.num_units)]
+    for unit, part in enumerate(units):
+        part.begin(state[unit : unit + 1], train.lr)
+    for number in range(WARM_UP):
+        _step(units, x, y, number, clock_s)
+    took, began = [_step(units, x, y, WARM_UP, clock_s)], clock_s()
+    while len(took) < LEAST_STEPS or clock_s() - began < seconds:
+        took.append(_step(units, x, y, WARM_UP + len(took), clock_s))
+    steps_s = [sum(forward_s) + sum(backward_s) for forward_s, backward_s in took]
     low_s, median_s, high_s = statistics.quantiles(steps_s, n=4)
-    forward_s, backward_s = _scaled(units_s, float(whole_s.sum()), -1 if holds_last else 0).tolist()
+    quarter, by_length = len(took) // 4, sorted(range(len(took)), key=steps_s.__getitem__)
+    usual = [took[step] for step in by_length[quarter : len(took) - quarter]]
+    forward_s, backward_s = (tuple(map(statistics.fmean, zip(*of_steps))) for of_steps in zip(*usual))
     assert cost.memory_bits is not None, "measured"
     flops, memory_bits = float(cost.client_flops[-1]), float(cost.memory_bits[-1])
-    return Speed(
-        train.batch_size, len(steps_s), median_s, low_s, high_s, tuple(forward_s), tuple(backward_s), flops, memory_bits
-    )
-
-
-def _usual_steps(
-    parts: list[Part], x: Tensor, y: Tensor, seconds: float, clock_s: Callable[[], float]
-) -> tuple[list[float], np.ndarray]:
-    for number in range(WARM_UP):
-        _step(parts, x, y, number, clock_s)
-    took, began = [_step(parts, x, y, WARM_UP, clock_s)], clock_s()
-    while len(took) < LEAST_STEPS or clock_s() - began < seconds:
-        took.append(_step(parts, x, y, WARM_UP + len(took), clock_s))
-    steps_s = [sum(forward_s) + sum(backward_s) for forward_s, backward_s in took]
-    quarter, by_length = len(took) // 4, sorted(range(len(took)), key=steps_s.__getitem__)
-    return steps_s, np.mean([took[step] for step in by_length[quarter : len(took) - quarter]], axis=0)
-
-
-def _scaled(units_s: np.ndarray, whole_s: float, held: int) -> np.ndarray:
-    """Seconds forward and backward of each unit, [2, units], all but the unit that is always held scaled so that they sum up to the whole step."""
-    held_s = float(units_s[:, held].sum())
-    others_s = float(units_s.sum()) - held_s
-    factor = (whole_s - held_s) / others_s if others_s > 0 else 1.0
-    scaled_s = units_s * min(max(factor, 1 / MOST_SCALED), MOST_SCALED)
-    scaled_s[:, held] = units_s[:, held]
-    return scaled_s
+    return Speed(train.batch_size, len(took), median_s, low_s, high_s, forward_s, backward_s, flops, memory_bits)
 
 
 def _step(
