@@ -44,7 +44,7 @@ class Effort:
 
     data: str = "mnist"
     test_samples: int = 100
-    measure_s: float = 15.0  # of training, on each node
+    measure_s: float = 20.0  # of training, on each node
     passes: int = 2  # blocks of each set
     rounds: int = 4  # of a block; the first is left out
     slowdown: bool = False  # devices sleep in proportion instead of having a quota

@@ -47,7 +47,7 @@ ENDING = {  # of the main server, with its kind and the setting of the network t
     "average": ("seconds", "average_s"), "test": ("seconds", "test_s"), "checkpoint": ("seconds", "checkpoint_s"),
 }  # fmt: skip
 SERVER_FIELDS = ("compute", "cpu", "flops_per_cycle", "profile", *ENDING)
-PROFILE_FIELDS = ("model", "batch_size", "forward_ms", "backward_ms")
+PROFILE_FIELDS = ("model", "batch_size", "forward_ms", "backward_ms", "step_ms")
 MOST_UNITS, MOST_MS = 10_000, 1e9
 
 
@@ -59,18 +59,16 @@ class Profile:
     batch_size: int
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
+    step_s: float | None = None  # of all units in one piece; None: their sum
 
     def table(self) -> dict[str, Any]:
         """The profile as a fleet file has it."""
         forward_ms, backward_ms = (
             [float(f"{1e3 * unit_s:.4g}") for unit_s in of_units] for of_units in (self.forward_s, self.backward_s)
         )
-        return {
-            "model": self.model,
-            "batch_size": self.batch_size,
-            "forward_ms": forward_ms,
-            "backward_ms": backward_ms,
-        }
+        step = {} if self.step_s is None else {"step_ms": float(f"{1e3 * self.step_s:.4g}")}
+        units = {"forward_ms": forward_ms, "backward_ms": backward_ms}
+        return {"model": self.model, "batch_size": self.batch_size, **units, **step}
 
 
 @dataclass(frozen=True)
@@ -200,7 +198,10 @@ def _profile(row: Mapping[str, Any], where: str) -> Profile | None:
         raise InputError(
             f"{where} has {len(forward_s)} units in forward_ms and {len(backward_s)} in backward_ms; give one each"
         )
-    return Profile(model, batch_size, forward_s, backward_s)
+    step_s = None
+    if "step_ms" in table:
+        (step_s,) = _unit_seconds({"step_ms": [table["step_ms"]]}, "step_ms", where)
+    return Profile(model, batch_size, forward_s, backward_s, step_s)
 
 
 def _unit_seconds(table: Mapping[str, Any], name: str, where: str) -> tuple[float, ...]:

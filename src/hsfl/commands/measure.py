@@ -145,7 +145,9 @@ def measure_command(
             with err_console.status("timing the end of a round ..."):
                 link |= _ending(settings, split_model, shape, classes, Path() if out is None else out.parent)
         memory_bits = machine_memory_bits()
-        profile = fleet_file.Profile(model_settings.name, train.batch_size, speed.unit_forward_s, speed.unit_backward_s)
+        profile = fleet_file.Profile(
+            model_settings.name, train.batch_size, speed.unit_forward_s, speed.unit_backward_s, speed.step_s
+        )
         entry = fleet_file.device_entry(device_name, speed.flops_per_s, memory_bits, link, profile)
         if server:
             entry = {key: entry[key] for key in ("compute", *fleet_file.ENDING, "profile") if key in entry}

@@ -101,7 +101,9 @@ def measured_works(config: RunConfig, cost: CostTable) -> MeasuredWorks:
                 f"has {cost.num_units} here; run hsfl measure again, or delete the profile"
             )
     devices = [
-        UnitWork.before_cuts(device.profile.forward_s, device.profile.backward_s, _sample_speed(device, config))
+        UnitWork.before_cuts(
+            device.profile.forward_s, device.profile.backward_s, _sample_speed(device, config), device.profile.step_s
+        )
         if device.profile is not None and _fits(device.profile, config)
         else client_work(cost, None)
         for device in file.devices

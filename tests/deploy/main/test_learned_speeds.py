@@ -71,7 +71,9 @@ def test_units_keep_their_proportions() -> None:
     cost = CostTable(*[np.array([0.0, 5.0, 10.0])] * 2, *[np.array([10.0, 5.0, 0.0])] * 2, *[np.ones(3)] * 3)
     own = replace(SAID, unit_forward_s=[0.3, 0.1], unit_backward_s=[0.2, 0.4])
     work = work_of_client(own, cost, 8)
-    np.testing.assert_allclose(8 * work.both / own.flops_per_s, [0.0, 0.5, 1.0])
+    step_s = 8 * 20.0 / own.flops_per_s  # of all units in one piece, as the client measured its speed
+    np.testing.assert_allclose(8 * work.both / own.flops_per_s, [0.0, 0.5, step_s])
+    np.testing.assert_allclose(work.forward[2] / work.both[2], 0.4)
     for few in ([0.3], []):
         assert work_of_client(replace(own, unit_forward_s=few), cost, 8).forward is cost.client_forward_flops
 

@@ -32,7 +32,9 @@ def work_of_client(speeds: OwnSpeeds, cost: CostTable, batch_size: int) -> UnitW
     """The work of a client's units before each cut, [C], as it measured them; by their FLOPs where it did not, or not each unit."""
     if not len(speeds.unit_forward_s) == len(speeds.unit_backward_s) == cost.num_units:
         return client_work(cost, None)
-    return UnitWork.before_cuts(speeds.unit_forward_s, speeds.unit_backward_s, speeds.flops_per_s / batch_size)
+    sample_flops_per_s = speeds.flops_per_s / batch_size
+    step_s = float(cost.client_flops[-1]) / sample_flops_per_s  # as the client measured its speed
+    return UnitWork.before_cuts(speeds.unit_forward_s, speeds.unit_backward_s, sample_flops_per_s, step_s)
 
 
 def work_of_main(speed: Speed) -> UnitWork:
