@@ -82,6 +82,7 @@ def prepare_setup(settings: ClientSettings, welcome: Welcome) -> ClientSetup:
         sample_indices = shares[settings.as_client]
     check_visits(config, len(sample_indices))
     kit = made_within_memory(lambda: make_kit(config, tuple(welcome.input_shape), welcome.num_classes))
+    _ = kit.shapes  # on the compute thread, which calls this
     counts = torch.bincount(images.y[torch.from_numpy(sample_indices)], minlength=welcome.num_classes)
     feed = Feed(images, OneHolder(welcome.seat, sample_indices), config.seed, config.data.augment)
     test = _test_images(config, dataset, settings.as_client) if welcome.evaluates else None
