@@ -22,7 +22,7 @@ from hsfl.deploy.edge_server import EdgeProcess
 from hsfl.deploy.logs import open_log
 from hsfl.deploy.main.main_round import Tail
 from hsfl.deploy.metrics import Metrics
-from hsfl.deploy.settings import ClientSettings, received_config, sent_settings
+from hsfl.deploy.settings import ClientSettings, read_settings, received_config, sent_settings
 from hsfl.deploy.wire.client_messages import Welcome
 from hsfl.deploy.wire.messages import pack_message
 from hsfl.deploy.wire.server_messages import Begin
@@ -125,6 +125,21 @@ def test_settings_nested_beyond_all_depth_are_one_line() -> None:
         received_config("[" * 100_000)
     with raises(InputError, "settings", "same hsfl"):
         received_config(json.dumps({"data": 3}))
+
+
+def test_no_file_of_a_device_is_opened_because_a_server_names_it(tmp_path: Path) -> None:
+    """The name of a model of transformers is a path: each machine has its own, and hears the last part of the main server's."""
+    config = parse_config({"model": {"name": "hf:/srv/main/gpt2.json"}})
+    sent = sent_settings(config)
+    assert "/srv" not in sent
+    hostile = sent.replace("hf:gpt2.json", "hf:/etc/passwd")
+    for settings in (sent, hostile):
+        with raises(InputError, "hf:", "model is not given", "this machine's file"):
+            received_config(settings)
+        assert received_config(settings, model_path="/data/gpt2.json").model.name == "hf:/data/gpt2.json"
+    file = tmp_path / "ada.toml"
+    file.write_text('name = "ada"\nmodel = "gpt2"\n')
+    assert read_settings(file, ClientSettings).model == str(tmp_path / "gpt2")
 
 
 def test_one_holder_reads_like_the_list_that_it_stands_for() -> None:

@@ -63,7 +63,7 @@ def prepare_setup(settings: ClientSettings, welcome: Welcome) -> ClientSetup:
     """Read the client's samples and build the model."""
     plugins.load_plugins_of(settings.plugins)
     simulated = settings.as_client is not None
-    config = received_config(welcome.settings, client_data_settings(settings), simulated)
+    config = received_config(welcome.settings, client_data_settings(settings), simulated, settings.model)
     check_seat(welcome.seat, config.fleet.num_clients)
     dataset = read_data(config if welcome.evaluates or simulated else _training_on_all(config))
     check_images(config, dataset)
