@@ -43,7 +43,7 @@ from hsfl.deploy.wire.coded_tensors import is_coded_as, pack_coded, unpack_coded
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_message
 from hsfl.deploy.wire.model_chunks import collect, most_state_bytes, send, state_bytes, unpack_state
-from hsfl.deploy.wire.transport import Backoff, Peer, is_refusal, read_message
+from hsfl.deploy.wire.transport import Backoff, Peer, is_refusal, is_too_long, read_message
 from hsfl.models.state import UnitState, load_state
 from hsfl.training.batches import Images
 from hsfl.training.evaluation import num_batches, tally
@@ -86,14 +86,22 @@ class OpenRound:
 
 @dataclass
 class Channels:
-    """The channels to both servers, as they are open now."""
+    """The channels to both servers, as they are open now. long: to the main server, too, for the answers to batches; None where
+    these are no longer than `main` takes."""
 
     main: Peer
     edge: Peer
+    long: Peer | None = None
+
+    @property
+    def batches(self) -> Peer:
+        """To the main server, for batches."""
+        return self.main if self.long is None else self.long
 
     async def close(self) -> None:
-        await self.main.close()
-        await self.edge.close()
+        for peer in (self.main, self.edge, self.long):
+            if peer is not None:
+                await peer.close()
 
 
 async def _fetch_head(edge: Peer, attempt: str, kit: ModelKit, cut: int) -> UnitState:
@@ -172,7 +180,7 @@ class RoundWork:
         """Open the stream of batches; returns the step that the main server expects."""
 
         async def work() -> int:
-            call = self.job.call = (await self.channels()).main.stream("Train")
+            call = self.job.call = (await self.channels()).batches.stream("Train")
             await call.write(pack_message(Enter(self.job.order.attempt)))
             entered, _ = expect_message(await read_message(call), Entered)
             return entered.step
@@ -194,7 +202,7 @@ class RoundWork:
             except (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError) as error:
                 self.job.call = None
                 self.job.check()
-                if isinstance(error, aio.AioRpcError) and is_refusal(error):
+                if isinstance(error, aio.AioRpcError) and (is_refusal(error) or is_too_long(error)):
                     raise Abandoned(error.details()) from None
             except asyncio.CancelledError:
                 self.job.call = None

@@ -63,7 +63,7 @@ def prepare_setup(settings: ClientSettings, welcome: Welcome) -> ClientSetup:
     """Read the client's samples and build the model."""
     plugins.load_plugins_of(settings.plugins)
     simulated = settings.as_client is not None
-    config = received_config(welcome.settings, client_data_settings(settings), simulated)
+    config = received_config(welcome.settings, client_data_settings(settings), simulated, settings.model)
     check_seat(welcome.seat, config.fleet.num_clients)
     dataset = read_data(config if welcome.evaluates or simulated else _training_on_all(config))
     check_images(config, dataset)
@@ -82,6 +82,7 @@ def prepare_setup(settings: ClientSettings, welcome: Welcome) -> ClientSetup:
         sample_indices = shares[settings.as_client]
     check_visits(config, len(sample_indices))
     kit = made_within_memory(lambda: make_kit(config, tuple(welcome.input_shape), welcome.num_classes))
+    _ = kit.shapes  # on the compute thread, which calls this
     counts = torch.bincount(images.y[torch.from_numpy(sample_indices)], minlength=welcome.num_classes)
     feed = Feed(images, OneHolder(welcome.seat, sample_indices), config.seed, config.data.augment)
     test = _test_images(config, dataset, settings.as_client) if welcome.evaluates else None

@@ -168,8 +168,12 @@ def sum_kept_clients(
 class EdgeProcess:
     """The edge server's handlers."""
 
-    def __init__(self, folder: Path, compute: ComputeQueue, log: Log, metrics: Metrics) -> None:
+    def __init__(
+        self, folder: Path, compute: ComputeQueue, log: Log, metrics: Metrics, model_path: str | None = None
+    ) -> None:
+        """model_path: of a config of transformers, where the run trains one."""
         self.folder, self.compute, self.log, self.metrics = folder, compute, log, metrics
+        self.model_path = model_path
         self.instance = secrets.token_hex(8)
         self.begin_message: Begin | None = None
         self.kit: ModelKit | None = None
@@ -197,7 +201,7 @@ class EdgeProcess:
         """Learn which model is trained, and answer which rounds and units this server holds."""
         message, _ = expect_message(request, Begin)
         if message != self.begin_message or self.kit is None:
-            config = received_config(message.settings)
+            config = received_config(message.settings, model_path=self.model_path)
             shape = tuple(message.input_shape)
             kit = await self.compute.run(
                 lambda: made_within_memory(lambda: make_kit(config, shape, message.num_classes))

@@ -6,7 +6,7 @@ from math import prod
 
 import torch
 
-from hsfl.codec_table import NONE, allowed_links, checked_size, pair_text, read_pair
+from hsfl.codec_table import DOWN, NONE, UP, allowed_links, checked_size, pair_text, read_pair
 from hsfl.config import RunConfig
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.legal_state import LegalRanges
@@ -80,16 +80,27 @@ class ModelKit:
     @property
     def batch_bytes(self) -> int:
         """The longest message that a client sends: a batch of smashed data and labels, coded or not, and what describes them."""
-        largest = max(prod(shape) for shape in self.shapes) * self.initial.floats.itemsize + 8
-        plain = (self.config.train.batch_size + 1) * largest + (1 << 16)
-        return max(plain, self._coded_bytes() + (1 << 16))
+        return self._message_bytes(UP)
 
-    def _coded_bytes(self) -> int:
+    @property
+    def gradient_bytes(self) -> int:
+        """The longest message that a client is sent: the gradient of a batch, coded or not, its loss, and what describes them."""
+        return self._message_bytes(DOWN)
+
+    def _message_bytes(self, direction: str) -> int:
+        largest = max(prod(shape) for shape in self.shapes) * self.initial.floats.itemsize + 8
+        plain = (self.config.train.batch_size + 1) * largest
+        return max(plain, self._coded_bytes(direction)) + (1 << 16)
+
+    def _coded_bytes(self, direction: str) -> int:
         """The most that a coded batch takes, with its labels; a codec may make a message longer, too."""
-        codecs, size = [links.up for links in allowed_links(self.config.link).values()], self.config.train.batch_size
-        number_bytes = self.initial.floats.itemsize
+        size, number_bytes = self.config.train.batch_size, self.initial.floats.itemsize
+        codecs = [getattr(links, direction) for links in allowed_links(self.config.link).values()]
         sizes = [
-            checked_size(up, (size, *shape), number_bytes) for up in codecs if up is not None for shape in self.shapes
+            checked_size(codec, (size, *shape), number_bytes)
+            for codec in codecs
+            if codec is not None
+            for shape in self.shapes
         ]
         return round(max(sizes)) + 8 * size if sizes else 0
 

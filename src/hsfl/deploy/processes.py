@@ -168,7 +168,7 @@ async def serve_edge(settings: EdgeSettings, insecure: bool, log: Log) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     with lock_file(folder / LOCK), _metrics_page(settings.metrics, metrics, certs, log):
         compute, stopping = ComputeQueue(settings.threads), asyncio.Event()
-        edge = EdgeProcess(folder, compute, log, metrics)
+        edge = EdgeProcess(folder, compute, log, metrics, settings.model)
         server = await listen(settings.listen, "hsfl.Edge", edge.methods(), certs, log, metrics)
         _on_signals(stopping.set)
         log.event("listens", port=server.port)
