@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from grpc import aio
 
-from hsfl.deploy.client_round import Abandoned, Channels, OpenRound, RoundWork, evaluate_head
+from hsfl.deploy.client_round import Abandoned, Channels, LostOfHead, OpenRound, RoundWork, evaluate_head
 from hsfl.deploy.client_setup import ClientSetup, prepare_setup
 from hsfl.deploy.logs import MOST_ORDERS, LineLimit, Log, scrubbed
 from hsfl.deploy.settings import ClientSettings
@@ -78,6 +78,7 @@ class ClientProcess:
         self.call: Any = None  # the stream to the main server
         self.main_connected = asyncio.Event()  # set while the main server is there
         self.job: OpenRound | None = None
+        self.lost: LostOfHead | None = None  # of this client's heads, with the last one that was counted
         self.work: asyncio.Task[None] | None = None
         self.evaluation: asyncio.Task[None] | None = None
         self.working_copy: Part | None = None  # of the head, used again while the cut stays
@@ -245,10 +246,16 @@ class ClientProcess:
                 self._start_work(self._upload_again(setup, job))
             return
         self._check_cut(setup, order.cut)
+        self.lost = self._lost_of(order.counted)
         await self._abandon_round()
         self.lines.event("round begins", level="info", round=order.round + 1, cut=order.cut)
-        self.job = OpenRound(order)
+        self.job = OpenRound(order, lost_before=self.lost)
         self._start_work(self._do_round(setup, self.job))
+
+    def _lost_of(self, attempt: str | None) -> LostOfHead | None:
+        """What was lost with the head of this attempt, if this process sent it: only the main server knows which head was counted."""
+        known = (self.lost, None if self.job is None else self.job.lost)
+        return next((lost for lost in known if lost is not None and lost.attempt == attempt), None)
 
     def _check_cut(self, setup: ClientSetup, cut: int) -> None:
         """Refuse a cut below `min_cut`: the device decides what leaves it, whatever the main server plans."""

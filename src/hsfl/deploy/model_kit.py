@@ -8,6 +8,7 @@ import torch
 
 from hsfl.codec_table import NONE, allowed_links, checked_size, pair_text, read_pair
 from hsfl.config import RunConfig
+from hsfl.deploy.wire.coded_heads import HeadFiles
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.legal_state import LegalRanges
 from hsfl.deploy.wire.model_chunks import fingerprint
@@ -76,6 +77,12 @@ class ModelKit:
             for text, links in allowed_links(self.config.link).items()
         }
         return made if self.config.link.codecs is not None else dict.fromkeys([NONE], next(iter(made.values())))
+
+    @cached_property
+    def head_files(self) -> HeadFiles:
+        """How trained heads travel to the edge server; all clients have one codec for them."""
+        codecs, links = next(iter(self._codecs.values())), next(iter(allowed_links(self.config.link).values()))
+        return HeadFiles(codecs.model, links.model)
 
     @property
     def batch_bytes(self) -> int:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hsfl import plugins
-from hsfl.codec_table import NONE, allowed_links
+from hsfl.codec_table import allowed_links
 from hsfl.config import DEVICES_DATA, DataConfig, RunConfig, parse_config
 from hsfl.config.reading import beside
 from hsfl.errors import InputError, explain
@@ -166,11 +166,6 @@ def run_config(settings: MainSettings) -> RunConfig:
             f"run.train.norm_statistics is {config.train.norm_statistics!r}, which real machines do not do yet; leave it out"
         )
     _check_codecs(config)
-    if config.link.model != NONE:
-        raise InputError(
-            f"run.link.model is {config.link.model!r}, which real machines do not do yet: a device would have to remember what was lost; "
-            "leave it out"
-        )
     _check_robust(settings, config)
     if config.network.service != "turns" and config.network.server == "shares":
         raise InputError(

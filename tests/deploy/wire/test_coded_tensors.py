@@ -136,13 +136,11 @@ def test_a_number_that_is_none_travels_as_it_is_and_is_refused_there() -> None:
     assert caught.value.reason == "not_finite"
 
 
-def test_devices_get_the_codecs_and_heads_stay_uncoded() -> None:
+def test_devices_get_the_codecs() -> None:
     config = parse_config(changed(RUN, link={"up": "topk:0.2", "down": "int8"}))
     assert received_config(sent_settings(config)).link == config.link
     run = changed(RUN, link={"up": "int8"})
     assert link_choices(run_config(MainSettings(run=run)).link).text() == "link.up=int8"
-    with raises(InputError, "run.link.model", "'int8'", "leave it out"):
-        run_config(MainSettings(run=changed(RUN, link={"model": "int8"})))
     mixed = changed(RUN, link={"codecs": ["int8"] * (RUN["fleet"]["num_clients"] - 1) + ["topk:0.2/none"]})
     config = run_config(MainSettings(run=mixed))
     assert received_config(sent_settings(config)).link == config.link

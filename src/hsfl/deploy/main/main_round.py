@@ -11,7 +11,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -245,6 +245,7 @@ class MainRound:
     postponed_drops: list[tuple[int, str, str]] = field(default_factory=list)  # of agreed clients, if the swap fails
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     ending_s: dict[str, float] = field(default_factory=dict)  # seconds of each part of the round's end, so far
+    counted: Mapping[int, str] = field(default_factory=dict)  # the attempt in which each seat was counted last
     was_disturbed: bool = False  # whether a server was away, so that its seconds say nothing of other rounds
 
     @contextmanager
@@ -275,7 +276,7 @@ class MainRound:
 
     def order(self, seat: int) -> Round:
         """The order for a client."""
-        return Round(self.round, self.attempt, self.tails[seat].cut)
+        return Round(self.round, self.attempt, self.tails[seat].cut, self.counted.get(seat))
 
     def is_complete(self, seat: int) -> bool:
         """Whether both sides of the client are complete, as far as the main server knows."""

@@ -48,6 +48,7 @@ class MainCheckpoint:
         self.evaluate_handler = EvaluateHandler(shared)
         self.round, self.state, self.standing = 0, shared.kit.initial, RunStanding(0, None, None)
         self.sim_time_s = 0.0  # modelled seconds of all rounds so far
+        self.counted = dict[int, str]()  # the attempt in which each seat was counted last: devices remember what was lost of that head
         self.test_under_way: UnfinishedTest | None = None
         self.untested: RoundRecord | None = None  # of the last completed round, whose test a restart has interrupted
 
@@ -59,6 +60,7 @@ class MainCheckpoint:
         self.state, notes = self.store.load(rounds[-1], self.shared.kit)
         self.standing = checked_record(notes["progress"], RunStanding, "the checkpoint's progress")
         self.shared.control.restore(notes.get("fleet"))
+        self.counted = {int(seat): str(attempt) for seat, attempt in json.loads(notes.get("counted", "{}")).items()}
         self.round = self.standing.rounds_done
         records = self.folder.rounds()
         if UNTESTED in notes and len(records) < self.round:
@@ -103,7 +105,8 @@ class MainCheckpoint:
                 self.folder.append(record)
 
         untested = replace(record, wall_s=time.perf_counter() - began_s, ending_s=dict(open_round.ending_s))
-        self._save_checkpoint(after, end_record, untested if beside else None)
+        counted = self.counted | dict.fromkeys(kept, open_round.attempt)
+        self._save_checkpoint(after, counted, end_record, untested if beside else None)
         self.sim_time_s = record.sim_time_s
         if beside and whole is not None:
             self._begin_test(record, whole)
@@ -172,16 +175,16 @@ class MainCheckpoint:
                     await self.shared.edge.begin_run(self.shared.kit)
 
     def _save_checkpoint(
-        self, after: UnitState, once_written: Callable[[], None], untested: RoundRecord | None
+        self, after: UnitState, counted: dict[int, str], once_written: Callable[[], None], untested: RoundRecord | None
     ) -> None:
         """Write the checkpoint, and only then take the new position. once_written: what to do once its content is on the disk, and before it
         counts. untested: the round's record, where its test follows."""
         notes = {"progress": json.dumps(asdict(self.standing)), "config": self.shared.kit.config.model_dump_json()}
-        notes["fleet"] = self.shared.control.to_json()
+        notes["fleet"], notes["counted"] = self.shared.control.to_json(), json.dumps(counted)
         if untested is not None:
             notes[UNTESTED] = record_line(untested)
         self.store.save(self.round + 1, after, notes, once_written)
-        self.round, self.state = self.round + 1, after
+        self.round, self.state, self.counted = self.round + 1, after, counted
 
     def _close_round(self, open_round: MainRound, record: RoundRecord, measured: dict[int, dict[str, float]]) -> None:
         self.shared.open_round = None

@@ -85,6 +85,7 @@ class Round:
     round: Small
     attempt: Id
     cut: Small
+    counted: Id | None = None  # the attempt in which an update of this seat was counted last
 
 
 @strict
