@@ -53,9 +53,7 @@ def assert_simulated(inside: Inside, kept: Sequence[Sequence[int]]) -> None:
 @pytest.mark.parametrize("codec", ["int8", pytest.param("float16", marks=pytest.mark.slow)])
 def test_a_dropped_client_remembers_what_was_lost_before(tmp_path: Path, codec: str) -> None:
     """Its head came to the edge server and was not summed: what was lost of that head is forgotten, as in a simulation that keeps the same clients."""
-    inside = Inside(
-        tmp_path, changed(CODED, link={"model": codec}), NAMES, {"min_clients": 2, "first_clients": 3}
-    )
+    inside = Inside(tmp_path, changed(CODED, link={"model": codec}), NAMES, {"min_clients": 2, "first_clients": 3})
     assert inside.go().status == "finished", inside.events("main")
     assert_simulated(inside, KEPT)
 

@@ -233,9 +233,11 @@ class ClientProcess:
                 raise InputError(f"the edge server refuses {self.settings.name}: {error.details()}") from None
             raise _join_failure(error, "edge", self.settings.name) from None
         speed = await self._compute(setup.speed, self.settings.measure_s)
+        coding = await self._compute(setup.coding_seconds, speed, self.settings.measure_s)
+        encode_s, decode_s = ([seconds[way] for seconds in coding.values()] for way in (0, 1))
         return OwnSpeeds(
             speed.flops_per_s, main.up_bps, main.down_bps, edge.up_bps, edge.down_bps, machine_memory_bits(), main.delay_s,
-            list(speed.unit_forward_s), list(speed.unit_backward_s),
+            list(speed.unit_forward_s), list(speed.unit_backward_s), list(coding), encode_s, decode_s,
         )  # fmt: skip
 
     async def _take_order(self, setup: ClientSetup, order: Round) -> None:
@@ -246,6 +248,7 @@ class ClientProcess:
                 self._start_work(self._upload_again(setup, job))
             return
         self._check_cut(setup, order.cut)
+        setup.kit.codecs_of(order.codec)  # an error, before anything is done, where the settings have no such codec
         self.lost = self._lost_of(order.counted)
         await self._abandon_round()
         self.lines.event("round begins", level="info", round=order.round + 1, cut=order.cut)

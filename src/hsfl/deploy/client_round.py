@@ -178,7 +178,9 @@ class RoundWork:
 
         async def work() -> UnitState:
             began_s, order = time.perf_counter(), self.job.order
-            head = self.job.sent = await _fetch_head((await self.channels()).edge, order.attempt, self.setup.kit, order.cut)
+            head = self.job.sent = await _fetch_head(
+                (await self.channels()).edge, order.attempt, self.setup.kit, order.cut
+            )
             self.job.model_down_s = time.perf_counter() - began_s
             return head
 
@@ -275,12 +277,12 @@ class _Steps:
 
     def step(self, smashed: Tensor, y: Tensor, key: StepKey, need_gradient: bool) -> tuple[Tensor, Tensor]:
         """Smashed data and labels go up; the loss and the gradient come down."""
-        work, began_s = self.work, time.perf_counter()
+        work = self.work
         step, self.next_step = self.next_step, self.next_step + 1
-        codecs = work.setup.kit.codecs_of(key.client)
-        message = pack_message(
-            Batch(step), pack_coded("smashed", smashed, codecs.up, UP, draws_of(key, UP)) | {"labels": y}
-        )
+        codecs = work.setup.kit.codecs_of(work.job.order.codec)
+        coded = pack_coded("smashed", smashed, codecs.up, UP, draws_of(key, UP))
+        began_s = time.perf_counter()  # coding is the client's own work, and packing is the link's
+        message = pack_message(Batch(step), coded | {"labels": y})
         answer, tensors = expect_any_message(work.wait(work.exchange(step, message)), Gradient)
         if "loss" not in tensors or not all(name == "loss" or is_coded_as("gradient", name) for name in tensors):
             raise WireError("protocol", f"Gradient has tensors {sorted(tensors)}, not gradient and loss")

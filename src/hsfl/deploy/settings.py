@@ -17,7 +17,11 @@ from hsfl.framework_table import PROPOSED, copy_per_client_names, method
 from hsfl.planning.fair_defaults import without_auto
 
 TAU_S = 600.0  # where train.tau_s is not given: a client that takes longer is dropped from the round
-NEVER_SENT = {"model": {"init_weights"}, "data": {"dir", "name", "client_file", "test_file", "sha256"}}
+NEVER_SENT = {
+    "model": {"init_weights"},
+    "data": {"dir", "name", "client_file", "test_file", "sha256"},
+    "link": {"points", "max_points"},
+}
 SENT = ("framework", "seed", "model", "data", "train", "fleet", "options", "link")  # what other machines get
 
 
@@ -134,13 +138,9 @@ def _from_folder(path: Path, settings: _Table) -> dict[str, Any]:
 
 
 def _check_codecs(config: RunConfig) -> None:
-    """Refuse codecs that a planner would choose: a deployment plans cuts alone, and gives each seat the codec that the settings give it."""
+    """Refuse codecs that are none, or not one for each seat; whether the framework has codecs by client is checked with its cuts."""
     codecs, seats = config.link.codecs, config.fleet.num_clients
-    if len(allowed_links(config.link)) > 1 and codecs is None:
-        raise InputError(
-            f"run.link.allowed is {list(config.link.allowed)}, of which real machines choose none; plan with hsfl plan, and give its codecs as "
-            "run.link.codecs, one for each seat"
-        )
+    allowed_links(config.link)
     if codecs is not None and len(codecs) != seats:
         raise InputError(f"run.link.codecs has {len(codecs)} entries but there are {seats} seats; give one for each")
 

@@ -16,9 +16,9 @@ from hsfl.codec_table import CodecChoice, checked_size
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.model_chunks import (
     check_alike,
-    read_tensors_file,
     most_bytes,
     most_state_bytes,
+    read_tensors_file,
     state_bytes,
     tensors_file,
     unpack_state,
@@ -95,12 +95,17 @@ class HeadFiles:
 
     def most_bytes(self, sent: UnitState) -> int:
         """Bytes of the longest file that may hold a head of these units."""
-        if self.codec is None or self.choice is None or not sent.stop:
+        if self.codec is None or not sent.stop:
             return most_state_bytes(sent)
-        parts = self.codec.parameters(sent).values()
+        return most_bytes(self.num_bytes(sent), MOST_ARRAYS * len(sent.named()))
+
+    def num_bytes(self, head: UnitState) -> int:
+        """Bytes that travel for a head, of payloads and buffers; where a codec's size depends on the data, the most."""
+        if self.codec is None or self.choice is None:
+            return head.num_bytes
+        parts = self.codec.parameters(head).values()
         coded = sum(ceil(checked_size(self.choice, tuple(part.shape), part.itemsize)) for part in parts)
-        buffer_bytes = sent.num_bytes - sum(part.nbytes for part in parts)
-        return most_bytes(buffer_bytes + coded, MOST_ARRAYS * len(sent.named()))
+        return head.num_bytes - sum(part.nbytes for part in parts) + coded
 
 
 def _buffers(head: UnitState, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
