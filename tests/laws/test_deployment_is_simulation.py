@@ -33,8 +33,8 @@ def assert_same(run: dict, deployed: Path, simulated: Path) -> None:
     for name in ("model.safetensors", "model-best.safetensors"):
         assert (deployed / name).read_bytes() == (simulated / name).read_bytes(), name
     ours, theirs = (read_strictly(folder / "rounds.jsonl") for folder in (deployed, simulated))
-    assert [{name: line[name] for name in SAME} for line in ours] == [
-        {name: line[name] for name in SAME} for line in theirs
+    assert [{name: line.get(name) for name in SAME} for line in ours] == [
+        {name: line.get(name) for name in SAME} for line in theirs
     ]
     assert all(took_s > 0 for line in ours for took_s in line["measured"]["client"])
     report = replay_run(deployed)
