@@ -77,7 +77,7 @@ def test_a_plan_stands_whatever_clients_say_of_their_seconds():
         assert np.isfinite(planner.plan(0, (0, 1, 2), ["a", "b", "c"]).timeline.round_s)
         for took_s in (5e-324, 1e9):
             phases = dict.fromkeys(("client", "smashed", "gradient", "model_up", "model_down"), took_s)
-            planner.learn(0, 2, 1, phases, {"up": 1000, "down": 1000, "head": 1000})
+            planner.learn(0, 2, 1, phases, {"up": 1000, "down": 1000, "head_up": 1000, "head_down": 1000})
             assert np.isfinite(planner.plan(1, (0, 1, 2), ["a", "b", "c"]).timeline.round_s)
 
 

@@ -144,9 +144,16 @@ def measure_command(
         if server:
             with err_console.status("timing the end of a round ..."):
                 link |= _ending(settings, split_model, shape, classes, Path() if out is None else out.parent)
+        with err_console.status("timing codecs ..."):
+            coding_s = _coding_seconds(settings, speed, server)
         memory_bits = machine_memory_bits()
         profile = fleet_file.Profile(
-            model_settings.name, train.batch_size, speed.unit_forward_s, speed.unit_backward_s, speed.step_s
+            model_settings.name,
+            train.batch_size,
+            speed.unit_forward_s,
+            speed.unit_backward_s,
+            speed.step_s,
+            coding_s,
         )
         entry = fleet_file.device_entry(device_name, speed.flops_per_s, memory_bits, link, profile)
         if server:
@@ -255,6 +262,16 @@ def _ending(
     fits = test is not None and test.shape == shape
     parts_s = time_server_parts(model, folder, test if fits else None, classes)
     return {part: f"{1e3 * part_s:.3g}ms" for part, part_s in parts_s.items()}
+
+
+def _coding_seconds(settings: "RunConfig", speed: "Speed", server: bool) -> dict[str, tuple[float, float]]:
+    """Seconds to encode and decode a number of the model's largest smashed data, by codec: all that there are, and those of the config."""
+    from hsfl.codec_table import DOWN, UP, used_codecs, usual_codecs
+    from hsfl.training.codecs.coding_speed import coding_seconds
+
+    direction = DOWN if server else UP
+    choices = dict.fromkeys([*usual_codecs(direction), *used_codecs(settings.link)])
+    return coding_seconds(choices, speed.largest_message, direction)
 
 
 def _check_options(device_name: str, server: bool, given: dict[str, str | None]) -> None:

@@ -336,6 +336,7 @@ class RunConfig(Section):
         policies = [("policy", policy) for policy in self.allocation.policy.split("+")]
         data = self.data.name.partition(":")[0]
         task = [] if self.train.task is None else [("task", self.train.task)]
-        codecs = [("codec", text.partition(":")[0]) for text in (self.link.up, self.link.down, self.link.model)]
+        pairs = (self.link.up, self.link.down, self.link.model, *self.link.allowed, *(self.link.codecs or ()))
+        codecs = [("codec", text.partition(":")[0]) for pair in pairs for text in pair.split("/")]
         names = [("framework", self.framework), *policies, ("model", self.model.name), ("data set", data), *task]
         return names + [codec for codec in dict.fromkeys(codecs) if codec != ("codec", "none")]

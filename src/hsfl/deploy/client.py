@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from grpc import aio
 
-from hsfl.deploy.client_round import Abandoned, Channels, OpenRound, RoundWork, evaluate_head
+from hsfl.deploy.client_round import Abandoned, Channels, LostOfHead, OpenRound, RoundWork, evaluate_head
 from hsfl.deploy.client_setup import ClientSetup, prepare_setup
 from hsfl.deploy.logs import MOST_ORDERS, LineLimit, Log, scrubbed
 from hsfl.deploy.settings import ClientSettings
@@ -91,6 +91,7 @@ class ClientProcess:
         self.call: Any = None  # the stream to the main server
         self.main_connected = asyncio.Event()  # set while the main server is there
         self.job: OpenRound | None = None
+        self.lost: LostOfHead | None = None  # of this client's heads, with the last one that was counted
         self.work: asyncio.Task[None] | None = None
         self.evaluation: asyncio.Task[None] | None = None
         self.working_copy: Part | None = None  # of the head, used again while the cut stays
@@ -258,9 +259,11 @@ class ClientProcess:
                 raise InputError(f"the edge server refuses {self.settings.name}: {error.details()}") from None
             raise _join_failure(error, "edge", self.settings.name) from None
         speed = await self._compute(setup.speed, self.settings.measure_s)
+        coding = await self._compute(setup.coding_seconds, speed, self.settings.measure_s)
+        encode_s, decode_s = ([seconds[way] for seconds in coding.values()] for way in (0, 1))
         return OwnSpeeds(
             speed.flops_per_s, main.up_bps, main.down_bps, edge.up_bps, edge.down_bps, machine_memory_bits(), main.delay_s,
-            list(speed.unit_forward_s), list(speed.unit_backward_s),
+            list(speed.unit_forward_s), list(speed.unit_backward_s), list(coding), encode_s, decode_s,
         )  # fmt: skip
 
     async def _take_order(self, setup: ClientSetup, order: Round) -> None:
@@ -271,10 +274,17 @@ class ClientProcess:
                 self._start_work(self._upload_again(setup, job))
             return
         self._check_cut(setup, order.cut)
+        setup.kit.codecs_of(order.codec)  # an error, before anything is done, where the settings have no such codec
+        self.lost = self._lost_of(order.counted)
         await self._abandon_round()
         self.lines.event("round begins", level="info", round=order.round + 1, cut=order.cut)
-        self.job = OpenRound(order)
+        self.job = OpenRound(order, lost_before=self.lost)
         self._start_work(self._do_round(setup, self.job))
+
+    def _lost_of(self, attempt: str | None) -> LostOfHead | None:
+        """What was lost with the head of this attempt, if this process sent it: only the main server knows which head was counted."""
+        known = (self.lost, None if self.job is None else self.job.lost)
+        return next((lost for lost in known if lost is not None and lost.attempt == attempt), None)
 
     def _check_cut(self, setup: ClientSetup, cut: int) -> None:
         """Refuse a cut below `min_cut`: the device decides what leaves it, whatever the main server plans."""

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from hsfl import plugins
+from hsfl.codec_table import UP, used_codecs
 from hsfl.config import RunConfig
 from hsfl.data import augment
 from hsfl.data.readers.reader_base import FILE_FIELDS
@@ -26,6 +27,7 @@ from hsfl.models.recipes import memory_format_of
 from hsfl.runs.client_data import divide_samples, read_data
 from hsfl.runs.prepare import make_images
 from hsfl.training.batches import ClientData, Feed, Images
+from hsfl.training.codecs.coding_speed import CODING_S, coding_seconds
 from hsfl.training.speed import Speed, training_speed
 
 
@@ -57,6 +59,10 @@ class ClientSetup:
             check=check_training,
             memory_format=laid_out,
         )
+
+    def coding_seconds(self, speed: Speed, seconds: float) -> dict[str, tuple[float, float]]:
+        """Seconds to encode and decode a number, by codec of the settings, timed for about so many seconds each."""
+        return coding_seconds(used_codecs(self.kit.config.link), speed.largest_message, UP, min(seconds, CODING_S))
 
 
 def prepare_setup(settings: ClientSettings, welcome: Welcome) -> ClientSetup:

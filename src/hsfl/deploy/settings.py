@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hsfl import plugins
-from hsfl.codec_table import NONE, allowed_links
+from hsfl.codec_table import allowed_links
 from hsfl.config import DEVICES_DATA, DataConfig, RunConfig, parse_config
 from hsfl.config.reading import beside
 from hsfl.errors import InputError, explain
@@ -17,7 +17,11 @@ from hsfl.framework_table import PROPOSED, copy_per_client_names, method
 from hsfl.planning.fair_defaults import without_auto
 
 TAU_S = 600.0  # where train.tau_s is not given: a client that takes longer is dropped from the round
-NEVER_SENT = {"model": {"init_weights"}, "data": {"dir", "name", "client_file", "test_file", "sha256"}}
+NEVER_SENT = {
+    "model": {"init_weights"},
+    "data": {"dir", "name", "client_file", "test_file", "sha256"},
+    "link": {"points", "max_points"},
+}
 HF = "hf:"  # before the path of a config of transformers
 SENT = ("framework", "seed", "model", "data", "train", "fleet", "options", "link")  # what other machines get
 
@@ -137,13 +141,9 @@ def _from_folder(path: Path, settings: _Table) -> dict[str, Any]:
 
 
 def _check_codecs(config: RunConfig) -> None:
-    """Refuse codecs that a planner would choose: a deployment plans cuts alone, and gives each seat the codec that the settings give it."""
+    """Refuse codecs that are none, or not one for each seat; whether the framework has codecs by client is checked with its cuts."""
     codecs, seats = config.link.codecs, config.fleet.num_clients
-    if len(allowed_links(config.link)) > 1 and codecs is None:
-        raise InputError(
-            f"run.link.allowed is {list(config.link.allowed)}, of which real machines choose none; plan with hsfl plan, and give its codecs as "
-            "run.link.codecs, one for each seat"
-        )
+    allowed_links(config.link)
     if codecs is not None and len(codecs) != seats:
         raise InputError(f"run.link.codecs has {len(codecs)} entries but there are {seats} seats; give one for each")
 
@@ -169,11 +169,6 @@ def run_config(settings: MainSettings) -> RunConfig:
             f"run.train.norm_statistics is {config.train.norm_statistics!r}, which real machines do not do yet; leave it out"
         )
     _check_codecs(config)
-    if config.link.model != NONE:
-        raise InputError(
-            f"run.link.model is {config.link.model!r}, which real machines do not do yet: a device would have to remember what was lost; "
-            "leave it out"
-        )
     _check_robust(settings, config)
     if config.network.service != "turns" and config.network.server == "shares":
         raise InputError(

@@ -128,8 +128,8 @@ def world_of(config: RunConfig, cost: CostTable) -> World:
         blocks, usable = list(allowed.values()), rows_within_points(config.link, cost)
         works = replace(
             works,
-            devices=work_of_rows(cost, blocks, works.devices, "client"),
-            main_server=work_of_rows(cost, blocks, works.main_server, "server"),
+            devices=work_of_rows(cost, blocks, works.devices, "client", works.device_coding),
+            main_server=work_of_rows(cost, blocks, works.main_server, "server", works.main_coding),
         )
         cost = cost_of_rows(cost, blocks, config.train.batch_size)
     fleet = replace(fleet, work=works.devices)

@@ -114,6 +114,7 @@ OFFERED = {  # to other folders, by module
     ),
     "run_folder.write_records": (
         "clients_record",
+        "coded_note",
         "finite_quality",
         "make_round_record",
         "phase_times",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 
 import torch
@@ -46,6 +47,15 @@ class Speed:
     unit_backward_s: tuple[float, ...]  # with the update of the weights
     flops_per_sample: float  # forward and backward
     memory_bits: float  # that training the whole model takes
+    smashed_shapes: tuple[
+        tuple[int, ...], ...
+    ] = ()  # of a sample's smashed data at each cut; empty where nothing is coded
+
+    @property
+    def largest_message(self) -> tuple[int, ...] | None:
+        """The shape of a batch's largest smashed data; None where no cut sends any that codecs could make smaller."""
+        shapes = [shape for shape in self.smashed_shapes[1:] if shape]
+        return (self.batch_size, *max(shapes, key=prod)) if shapes else None
 
     @property
     def flops_per_s(self) -> float:
@@ -97,7 +107,18 @@ def training_speed(
     forward_s, backward_s = (tuple(map(statistics.fmean, zip(*of_steps))) for of_steps in zip(*usual))
     assert cost.memory_bits is not None, "measured"
     flops, memory_bits = float(cost.client_flops[-1]), float(cost.memory_bits[-1])
-    return Speed(train.batch_size, len(steps_s), median_s, low_s, high_s, forward_s, backward_s, flops, memory_bits)
+    return Speed(
+        train.batch_size,
+        len(steps_s),
+        median_s,
+        low_s,
+        high_s,
+        forward_s,
+        backward_s,
+        flops,
+        memory_bits,
+        cost.smashed_shapes or (),
+    )
 
 
 def _take_steps(

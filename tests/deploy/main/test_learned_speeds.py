@@ -26,7 +26,7 @@ from hsfl.network.round_end import RoundEnd
 from tests.naming import names, raises
 from tests.small_runs import hsfl, refused
 
-STEPS, SAMPLES, SENT = 5, 160, {"up": 400_000, "down": 300_000, "head": 90_000}
+STEPS, SAMPLES, SENT = 5, 160, {"up": 400_000, "down": 300_000, "head_up": 90_000, "head_down": 90_000}
 SAID = OwnSpeeds(1e9, 1e7, 1e7, 1e7, 1e7, None, 0.002)
 speeds = st.floats(1e6, 1e12)
 
@@ -34,7 +34,7 @@ speeds = st.floats(1e6, 1e12)
 def modelled(own: OwnSpeeds, sample_flops: float) -> dict[str, float]:
     """Seconds of each phase with these speeds."""
     up_s, down_s = exchange_s(own, SENT["up"], SENT["down"], STEPS)
-    edge_s = [8 * SENT["head"] / bps + own.delay_s for bps in (own.edge_up_bps, own.edge_down_bps)]
+    edge_s = [8 * SENT["head_up"] / bps + own.delay_s for bps in (own.edge_up_bps, own.edge_down_bps)]
     client_s = sample_flops * SAMPLES / own.flops_per_s
     return {"client": client_s, "smashed": up_s, "gradient": down_s, "model_up": edge_s[0], "model_down": edge_s[1]}
 
