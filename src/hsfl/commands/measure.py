@@ -110,11 +110,12 @@ def measure_command(
         from hsfl.files import write_atomic
         from hsfl.models.recipes import memory_format_of
         from hsfl.models.zoo import build
+        from hsfl.runs.prepare import find_device
         from hsfl.training.speed import keep_freed_memory, machine_memory_bits, training_speed
 
         all_changes = [*(changes or []), *([f"model.name={quoted(model)}"] if model is not None else [])]
         settings = read_config(config, all_changes, plugin or ())
-        model_settings, train = settings.model, settings.train
+        model_settings, train, device = settings.model, settings.train, find_device(settings.device)
         shape, classes = _sample_shape(
             settings, config is not None, None if input is None else read_shape(input), classes
         )
@@ -136,7 +137,7 @@ def measure_command(
         with err_console.status(f"training {model_settings.name} for {seconds:g} s ..."):
             laid_out = memory_format_of(model_settings)
             speed = training_speed(
-                split_model.to(settings.device), shape, classes, train, seconds, memory_format=laid_out
+                split_model.to(device), shape, classes, train, seconds, memory_format=laid_out
             )
         if address is not None:  # now, since other nodes that are measured at the same time have started, too
             with err_console.status(f"measuring the link to {address} for {LINK_S:g} s or more ..."):

@@ -48,6 +48,7 @@ OFFERED = {  # to other folders, by module
         "PlanCheck",
     ),
     "prepare": (
+        "find_device",
         "input_shape",
         "make_images",
         "make_model",
