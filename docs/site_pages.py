@@ -25,7 +25,7 @@ import hsfl
 ROOT = Path(__file__).parents[1]
 ARGUMENT = re.compile(r"^((?:[a-z_]+, )*[a-z_]+): ")
 INCLUDED = re.compile(r"```\{include\} \.\./(\w+\.md)\n```")
-PAGE = re.compile(r"\bdocs/([a-z_]+)\.md\b")
+PAGE = re.compile(r"\bdocs/([a-z_-]+)\.md\b")
 LLMS = """# HSFL
 
 > Unequal edge devices train one neural network together without sharing their data, and know how long it takes. A simulator, a

@@ -1,4 +1,4 @@
-"""docs/data.md is run from top to bottom as it stands; so is what docs/extend.md and the README show from Python."""
+"""docs/data.md is run from top to bottom as it stands; so is what docs/extend.md shows from Python."""
 
 import re
 import shlex
@@ -61,9 +61,3 @@ def test_the_observer_of_the_document_is_told(
     monkeypatch.chdir(tmp_path)
     run_parts(section("docs/extend.md", "Watching a run"), tmp_path)
     assert re.fullmatch(r"(round [12]: accuracy 0\.\d+ after [\d.]+ simulated seconds\n){2}", capsys.readouterr().out)
-
-
-def test_own_data_of_the_readme_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    names = run_parts(section("README.md", "Own data"), tmp_path)
-    assert names["result"].status == "finished"

@@ -11,7 +11,7 @@ import pytest
 from hsfl.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
-HISTORY = ("log.md", "results.md")  # speak of what was
+HISTORY = ("log.md", "results-long.md")  # speak of what was
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FOLDERS = ("src", "tests", "docs", "benchmarks")
 FILES_OF_READERS = {"my.py"}  # that a reader writes

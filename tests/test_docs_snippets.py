@@ -1,4 +1,4 @@
-"""Snippets and commands of the documents: their names are there, and the Python of every page is run by some test."""
+"""Snippets and commands of the documents: their names are there, and every one is run by some test or says why it is not."""
 
 import ast
 import importlib
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from hsfl.cli import app
 from hsfl.config import RunConfig
 from tests.plugins.files import unload
-from tests.test_docs_data import run_parts
+from tests.snippets import blocks_of, run_blocks
 
 ROOT = Path(__file__).parents[1]
 PAGES = [  # the log speaks of what was
@@ -57,36 +57,52 @@ def test_names_of_a_snippet_are_there(snippet: str) -> None:
     assert {f"{name}.{attribute}" for name, attribute in used if not hasattr(modules[name], attribute)} == set()
 
 
-ELSEWHERE = {  # which test runs the Python of a page
+ELSEWHERE = {  # which test runs the snippets of a page
     "README.md": "test_readme.py",
+    "start.md": "test_readme.py",
+    "formats.md": "test_readme.py",
     "data.md": "test_docs_data.py",
     "extend.md": "plugins/test_extend_document.py",
+    "fleet.md": "test_fleet_story.py",
     "models.md": "test_docs_models.py",
-    "scenario.md": "commands/test_allocate.py",
     "sweep.md": "test_sweep_guide.py",
 }
-SLOW = ("allocation.md", "clock.md", "simulate.md")
-RUN_HERE = ["codecs.md", *(pytest.param(page, marks=pytest.mark.slow) for page in SLOW)]
-NOT_RUN = ("hsfl run demo", "hsfl compare demo")  # by this file: test_readme.py runs their like, made small
+QUICK, SLOW = ("scenario.md", "deploy.md"), ("allocation.md", "clock.md", "codecs.md", "robust.md", "simulate.md")
+RUN_HERE = [*QUICK, *(pytest.param(page, marks=pytest.mark.slow) for page in SLOW)]
 
 
 @pytest.mark.parametrize("page", RUN_HERE)
 def test_a_page_runs_as_it_stands(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its Python as one program, and its commands, in a folder that has docs/examples."""
+    """Its Python as one program, and its commands, made small, in a folder that has docs/examples."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs").symlink_to(ROOT / "docs")
-    lines = (ROOT / "docs" / page).read_text().splitlines(keepends=True)
     try:
-        run_parts("".join(line for line in lines if not line.strip().startswith(NOT_RUN)), tmp_path)
+        run_blocks((ROOT / "docs" / page).read_text(), tmp_path)
     finally:
         unload()  # what the page registered
 
 
-def test_every_page_with_python_is_run() -> None:
-    pages = {path.name for path in PAGES if "```python\n" in path.read_text()}
-    assert pages == {"codecs.md", *SLOW, *ELSEWHERE}
-    for page, test in ELSEWHERE.items():
-        assert page.lower().partition(".")[0] in (ROOT / "tests" / test).read_text().lower()
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_snippet_is_run_or_says_why_not(path: Path) -> None:
+    """Python and commands of a page are run by this test or by the one that ELSEWHERE names, unless a comment before the block gives
+    the reason."""
+    blocks = [block for block in blocks_of(path.read_text()) if block.kind in ("python", "shell")]
+    assert all(len(block.not_run.split()) > 1 for block in blocks if block.not_run)
+    to_run = [block for block in blocks if not block.not_run]
+    if path.name in (*QUICK, *SLOW, *ELSEWHERE):
+        assert to_run, f"{path.name} has nothing to run; take it off the lists of this file"
+        commands = [line for block in to_run if block.kind == "shell" for line in block.command_lines]
+        assert [line for line in commands if not line.startswith("hsfl ")] == []
+    else:
+        assert to_run == [], (
+            f"{path.name} has snippets that no test runs: run them, or put <!-- not run: REASON --> before them"
+        )
+
+
+@pytest.mark.parametrize("page", ELSEWHERE)
+def test_the_test_that_is_named_for_a_page_reads_the_page(page: str) -> None:
+    test = (ROOT / "tests" / ELSEWHERE[page]).read_text()
+    assert page.partition(".")[0].lower() in test.lower()
 
 
 def commands_of(path: Path) -> list[str]:

@@ -1,8 +1,8 @@
-"""Draws the pictures of docs/architecture.md: python docs/figures/architecture.py [--out FOLDER]
+"""Draws the pictures of docs/architecture.md and of the README: python docs/figures/architecture.py [--out FOLDER]
 
 folders.svg shows the folders of src/hsfl in the layers that docs/architecture.md lists, and the arrows of today's import graph.
-deployment.svg shows the processes of a deployment and what travels between them, from the tables below. Both are plain SVG with
-the same bytes on every machine. tests/test_architecture.py fails where a committed picture is not the one that is drawn here.
+deployment.svg shows the processes of a deployment and what travels between them, from the tables below; overview.svg shows the same
+to somebody who sees it for the first time. All are plain SVG with the same bytes on every machine. tests/test_architecture.py fails where a committed picture is not the one that is drawn here.
 """
 
 import argparse
@@ -285,17 +285,76 @@ def _draw_units(drawing: Drawing, x: float, y: float, held: range, common: range
 
 def _draw_message(drawing: Drawing, start: str, end: str, y: float, message: str, words: str) -> None:
     """A level arrow between two processes, with its words above it."""
-    left, right = sorted((start, end), key=lambda name: X[name])
-    sides = (X[left] + PANE + 4, X[right] - 4)
+    _draw_message_between(drawing, X, start, end, y, f"{message}: {words}")
+
+
+def _draw_message_between(
+    drawing: Drawing, left_sides: Mapping[str, float], start: str, end: str, y: float, words: str
+) -> None:
+    left, right = sorted((start, end), key=lambda name: left_sides[name])
+    sides = (left_sides[left] + PANE + 4, left_sides[right] - 4)
     x, to_x = sides if start == left else sides[::-1]
     drawing.arrow(x, y, to_x, y)
-    drawing.text((x + to_x) / 2, y - 5, f"{message}: {words}", 12)
+    drawing.text((x + to_x) / 2, y - 5, words, 12)
+
+
+# The whole in one picture
+
+
+OVERVIEW_CUTS = {"phone": 2, "camera": 4, "workstation": 5}
+OVERVIEW_X = {"edge": 20, "client": 344, "main": 668}
+
+
+def draw_overview() -> str:
+    """Edge server at the left, clients with different cuts in the middle, and in the main server the tail of each client beside it."""
+    low, high = min(OVERVIEW_CUTS.values()), max(OVERVIEW_CUTS.values())
+    first, pitch, row = 40, 92, 76  # where the first client begins, from client to client, the height of a client
+    bottom = first + pitch * (len(OVERVIEW_CUTS) - 1) + row
+    drawing = Drawing(OVERVIEW_X["main"] + PANE + 20, bottom + 112)
+    for name, title in (("edge", "edge server"), ("client", "clients"), ("main", "main server")):
+        drawing.text(OVERVIEW_X[name] + PANE / 2, first - 14, title, 14, bold=True)
+    for name in ("edge", "main"):
+        drawing.box(OVERVIEW_X[name], first, PANE, bottom - first + 44, PLAIN)
+    middle = OVERVIEW_X["edge"] + PANE / 2
+    for place, words in enumerate(("averages the heads", "that come back and", "hands them out again")):
+        drawing.text(middle, first + 70 + 20 * place, words, 12)
+    _draw_units(drawing, OVERVIEW_X["edge"] + 24, first + 130, range(high), range(low, high))
+    for place, (client, cut) in enumerate(OVERVIEW_CUTS.items()):
+        y = first + pitch * place
+        drawing.box(OVERVIEW_X["client"], y, PANE, row, "white")
+        drawing.text(OVERVIEW_X["client"] + PANE / 2, y + 22, f"{client}: cut {cut}", 14, bold=True)
+        _draw_units(drawing, OVERVIEW_X["client"] + 24, y + 32, range(cut), range(low, high))
+        drawing.text(OVERVIEW_X["client"] + PANE / 2, y + 68, "inputs stay here", 11)
+        drawing.text(OVERVIEW_X["main"] + PANE / 2, y + 22, f"a tail for the {client}", 12)
+        _draw_units(drawing, OVERVIEW_X["main"] + 24, y + 32, range(cut, NUM_UNITS), range(low, high))
+        for start, end, offset, words in (
+            ("client", "main", 32, "smashed data, labels"),
+            ("main", "client", 58, "gradient"),
+            ("edge", "client", 32, "averaged head"),
+            ("client", "edge", 58, "trained head"),
+        ):
+            _draw_message_between(drawing, OVERVIEW_X, start, end, y + offset, words)
+    swap = f"sums of units {low} to {high - 1}: both servers swap them, then divide"
+    _draw_message_between(drawing, OVERVIEW_X, "edge", "main", bottom + 24, swap)
+    drawing.arrow(OVERVIEW_X["main"] - 4, bottom + 34, OVERVIEW_X["edge"] + PANE + 4, bottom + 34)
+    legend = (
+        (HELD, "a unit that the process holds (white: held elsewhere)"),
+        (COMMON, "a common unit: before some cuts and behind others, so that both servers hold it"),
+    )
+    for place, (fill, words) in enumerate(legend):
+        drawing.box(OVERVIEW_X["edge"], bottom + 60 + 22 * place, 14, 14, fill, 2)
+        drawing.text(OVERVIEW_X["edge"] + 24, bottom + 72 + 22 * place, words, 12, anchor="start")
+    return drawing.svg()
 
 
 def draw_all() -> dict[str, str]:
     """The text of each picture by the name of its file."""
     text = (ROOT / "docs" / "architecture.md").read_text()
-    return {"folders.svg": draw_folders(ROOT, text), "deployment.svg": draw_deployment()}
+    return {
+        "folders.svg": draw_folders(ROOT, text),
+        "deployment.svg": draw_deployment(),
+        "overview.svg": draw_overview(),
+    }
 
 
 def main() -> None:

@@ -31,7 +31,14 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 WHAT = ("fig1", "table1", "gains", "when", "fig3", "fig4", "fig5")
-BESIDE = ("rates", "norms", "robust", "codecs", "codec-points")  # not in the paper, and not part of `all`
+BESIDE = (
+    "rates",
+    "norms",
+    "robust",
+    "codecs",
+    "codec-points",
+    "leaderboard",
+)  # not in the paper, and not part of `all`
 
 
 @commands.command(
@@ -47,7 +54,8 @@ BESIDE = ("rates", "norms", "robust", "codecs", "codec-points")  # not in the pa
     "- `hsfl reproduce norms --scale full --jobs 2 --data-dir DATA` tests what averaging costs BatchNorm; some core hours, 8 GB of models\n"
     "- `hsfl reproduce robust --jobs 2` compares averages under attack, in some minutes and without data\n"
     "- `hsfl reproduce codecs` shows by how much codecs shorten rounds on 30 fleets, without training\n"
-    "- `hsfl reproduce codec-points --data-dir DATA` trains with them, in many core hours",
+    "- `hsfl reproduce codec-points --data-dir DATA` trains with them, in many core hours\n"
+    "- `hsfl reproduce leaderboard` times all frameworks that are trained, in some minutes",
 )
 def reproduce_command(
     what: Annotated[
@@ -55,7 +63,7 @@ def reproduce_command(
         typer.Argument(
             help="fig1, table1, gains, when, fig3, fig4, fig5, or all of them; or rates, the search for table1's learning rates; "
             "or norms, what averaging BatchNorm's statistics costs; or robust, rules of averaging under attack; or codecs, what smaller messages save "
-            "of a round, and codec-points, what they cost in accuracy."
+            "of a round, and codec-points, what they cost in accuracy; or leaderboard, seconds to fixed accuracies of every framework that is trained."
         ),
     ],
     scale: Annotated[
@@ -166,6 +174,7 @@ def _reproduce(name: str, request: "StudyRequest") -> "Outcome":
     from hsfl.experiments.gains import reproduce_gains
     from hsfl.experiments.latency.fig4 import reproduce_fig4
     from hsfl.experiments.latency.fig5 import reproduce_fig5
+    from hsfl.experiments.leaderboard import reproduce_leaderboard
     from hsfl.experiments.learning_rates import reproduce_rates
     from hsfl.experiments.norms import DATA, reproduce_norms
     from hsfl.experiments.robust import reproduce_robust
@@ -184,7 +193,11 @@ def _reproduce(name: str, request: "StudyRequest") -> "Outcome":
         request = replace(request, datasets=(usual if usual in request.datasets else request.datasets[0],))
     studies = {"table1": reproduce_table1, "gains": reproduce_gains, "rates": reproduce_rates}
     studies |= {"fig3": reproduce_fig3, "norms": reproduce_norms, "robust": reproduce_robust}
-    studies |= {"codecs": reproduce_codecs, "codec-points": reproduce_codec_points}
+    studies |= {
+        "codecs": reproduce_codecs,
+        "codec-points": reproduce_codec_points,
+        "leaderboard": reproduce_leaderboard,
+    }
     return studies[name](request)
 
 

@@ -1,11 +1,9 @@
 """The paper's table and figures, and studies of our own: `hsfl reproduce NAME` calls `reproduce_NAME`. None has a training loop of its own.
 
 `table1/` is Table 1; `latency/` Figs. 4 and 5; `fig1` and `fig3` the other figures; `gains` and `when*` ask when own cuts are worth it,
-<<<<<<< HEAD
-`norms` what averaging costs BatchNorm, `robust` what attackers do to averages, `learning_rates` chooses learning rates. `study_request` is what all are asked, `common` has folders, tables and trends, `statistics` intervals
-=======
-`norms` what averaging costs BatchNorm, `codec_rounds` what codecs save of a round, `codec_points` what they cost in accuracy, `robust` what attackers do to averages, `learning_rates` chooses learning rates. `common` has folders, tables and trends, `statistics` intervals
->>>>>>> 6de38176 (Clients may have no row in common; what folders offer)
+`norms` what averaging costs BatchNorm, `codec_rounds` what codecs save of a round, `codec_points` what they cost in accuracy, `robust` what
+attackers do to averages; `leaderboard` times all frameworks from trainings that are there, `learning_rates` chooses learning rates.
+`study_request` is what all are asked, `common` has folders, tables and trends, `statistics` intervals
 and verdicts. A single run, a comparison or a sweep of the user's is in `runs/`; their figures are in `report/`.
 """
 
@@ -22,6 +20,7 @@ OFFERED = {  # to other folders, by module
     "gains": ("reproduce_gains",),
     "latency.fig4": ("reproduce_fig4",),
     "latency.fig5": ("reproduce_fig5",),
+    "leaderboard": ("reproduce_leaderboard",),
     "learning_rates": ("reproduce_rates",),
     "norms": (
         "DATA",

@@ -184,7 +184,7 @@ def _budgets(study: Study) -> str:
     return ", ".join(f"{name_of(data)} {study.budget_rounds(data)}" for data in study.data_sets)
 
 
-def _by_fleet(values: Iterable[tuple[int, float]]) -> list[float]:
+def means_of_fleets(values: Iterable[tuple[int, float]]) -> list[float]:
     """The geometric mean of each fleet over its seeds: fleets are what the interval is over."""
     logs: dict[int, list[float]] = {}
     for fleet, value in values:
@@ -212,7 +212,9 @@ def _round_ratios(study: Study) -> SummaryTable:
         row = [COLUMNS[column].title]
         for data in study.data_sets:
             of_data = [a for a in study.answers if a.data == data]
-            ratio = ratio_over_fleets(_by_fleet((a.fleet, a.mean_s(column) / a.mean_s(REFERENCE)) for a in of_data))
+            ratio = ratio_over_fleets(
+                means_of_fleets((a.fleet, a.mean_s(column) / a.mean_s(REFERENCE)) for a in of_data)
+            )
             row.append(ratio.cell(with_range=True))
         rows.append(row)
     header = ["", *map(name_of, study.data_sets)]
@@ -248,7 +250,7 @@ def _target_ratio(timings: Sequence[ColumnTiming], data: str, target: float, col
     ]
     if not both:
         return "never" if all(column_s is None for _, column_s, _ in pairs) else "HSFL never"
-    ratio = ratio_over_fleets(_by_fleet(both))
+    ratio = ratio_over_fleets(means_of_fleets(both))
     if len(both) == len(pairs):
         return ratio.cell()
     return ValueCell(

@@ -97,6 +97,12 @@ def find_trace(request: StudyRequest, data: str, name: str, seed: int) -> Trace:
     return write_trace(paths[0], folder, data, name)
 
 
+def known_trace(request: StudyRequest, data: str, name: str, seed: int) -> Trace | None:
+    """The trace in the request's folder, else the one among the shipped results; None where it would have to be trained."""
+    config = trace_config(data, request.scale, seed, name, request.data_dir)
+    return _known(config, _paths(request, data, name, seed))
+
+
 def _known(config: RunConfig, paths: Iterable[Path]) -> Trace | None:
     """The trace of these settings; None if it must be trained."""
     for path in paths:
