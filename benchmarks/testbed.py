@@ -4,6 +4,7 @@
     python benchmarks/testbed.py draw                          # write benchmarks/testbed_fleets.json anew
     python benchmarks/testbed.py run links-1 --model cnn -o runs/testbed
     python benchmarks/testbed.py run --all -o runs/testbed     # every fleet with both models
+    python benchmarks/testbed.py run links-1 --model resnet18 --codec none --codec int8 -o runs/testbed   # smashed data and gradients as they are, and in int8
     python benchmarks/testbed.py report runs/testbed           # docs/results/prediction.csv, docs/prediction.md and its figure
     python benchmarks/testbed.py clean                         # remove what a killed testbed left
 
@@ -16,9 +17,12 @@ import signal
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import FrameType
 
+from hsfl.codec_table import NONE, pair_text, read_pair
 from hsfl.errors import InputError, known_name
 from testbed_parts.fleets import FLEETS_FILE, SMALL, draw_fleets, read_fleets, write_fleets
 from testbed_parts.machine import Machine, lacking
@@ -43,6 +47,11 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     run.add_argument("--sets", nargs="+", default=(), help="only these cut sets, besides the planned one")
     run.add_argument("--passes", type=int, default=2, help="blocks of each set")
     run.add_argument("--rounds", type=int, default=4, help="of a block, with its first one, which is left out")
+    run.add_argument(
+        "--codec",
+        action="append",
+        help="of smashed data and gradients, as link.allowed writes it (int8, topk:0.1/int8); each is a trial of its own; by default none",
+    )
     run.add_argument(
         "--slowdown", action="store_true", help="devices sleep in proportion instead of having a CPU quota"
     )
@@ -78,14 +87,17 @@ def run(words: argparse.Namespace) -> None:
     for name in words.fleets:
         known_name("fleet", name, fleets)
     effort = Effort(passes=words.passes, rounds=words.rounds, slowdown=words.slowdown, only=tuple(words.sets))
-    for name in fleets if words.all else words.fleets:
+    codecs = [pair_text(read_pair("--codec", text)) for text in words.codec or [NONE]]
+    names = fleets if words.all else words.fleets
+    for name, codec in product(names, codecs):
         for model in words.model or fleets[name].work:
-            folder = words.out / f"{name}-{model}{'-slowdown' if words.slowdown else ''}"
+            coded = "" if codec == NONE else "-" + codec.replace("/", "+").replace(":", "")
+            folder = words.out / f"{name}-{model}{coded}{'-slowdown' if words.slowdown else ''}"
             if (folder / RESULT).exists():
                 print(f"{folder} is complete")
                 continue
             try:
-                show_check(Trial(fleets[name], model, folder, effort, print).run())
+                show_check(Trial(fleets[name], model, folder, replace(effort, codec=codec), print).run())
             except InputError as error:  # the others are tried all the same
                 failed.append(f"{folder}: {error}")
                 print(failed[-1])

@@ -32,7 +32,7 @@ from hsfl.deploy.trust.authority import Authority
 from hsfl.deploy.trust.credentials import add_port, open_channel
 from hsfl.deploy.wire.client_messages import Batch, Gradient, Hello, OwnSpeeds, Ready, Welcome
 from hsfl.deploy.wire.messages import expect_message, pack_message
-from hsfl.deploy.wire.transport import CHANNEL_OPTIONS, MOST_MESSAGE_BYTES, Peer, read_message, server_options
+from hsfl.deploy.wire.transport import MOST_MESSAGE_BYTES, Peer, channel_options, read_message, server_options
 from hsfl.frameworks import find_framework
 from hsfl.runs.prepare import prepare
 from hsfl.runs.run_folder.folder import RunFolder
@@ -73,7 +73,9 @@ async def served(certs: Path | None) -> tuple[aio.Server, aio.Channel]:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", handlers),))
     port = add_port(server, "127.0.0.1:0", certs and certs / "main")
     await server.start()
-    return server, open_channel(f"127.0.0.1:{port}", "main", certs and certs / "one", CHANNEL_OPTIONS)
+    return server, open_channel(
+        f"127.0.0.1:{port}", "main", certs and certs / "one", channel_options(MOST_MESSAGE_BYTES)
+    )
 
 
 class Exchange:

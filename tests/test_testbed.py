@@ -22,6 +22,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 from testbed_parts import fleets, machine, results  # noqa: E402
+from testbed_parts import trial as testbed_trial  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +152,29 @@ def test_the_report_is_of_all_fleets(tmp_path: Path) -> None:
     errors = [abs(a / b - 1) for a, b in ((10, 10.45), (12, 12.15), (11, 10.1), (5, 5.1), (5.05, 5.2))]
     assert totals.mean_error == pytest.approx(np.mean(errors))
     assert totals.error_95 == pytest.approx(np.percentile(errors, 95))
+
+
+def test_a_fleet_with_and_without_a_codec_stands_side_by_side(tmp_path: Path) -> None:
+    """Each with the cuts that were planned for it: 10.45 s without, 5.1 s with int8."""
+    for name, content in (("a", trial("a", "cnn", ONE)), ("b", trial("a", "cnn", OTHER) | {"codec": "int8"})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "trial.json").write_text(json.dumps(content))
+    results._gather([tmp_path], tmp_path / "table.csv")
+    trials = results.read_trials(tmp_path / "table.csv")
+    assert [(one.work, one.codec) for one in trials] == [("cnn", "none"), ("cnn, int8", "int8")]
+    (row,) = [
+        line for line in results.report_text(trials, "", "x.png").splitlines() if line.endswith("| 2.00 | 2.05 |")
+    ]
+    assert row == "| a | cnn, int8 | 10.00, 10.45 | 5.00, 5.10 | 2.00 | 2.05 |"
+
+
+@pytest.mark.parametrize(
+    ("codec", "link"), [("none", {"up": "none", "down": "none"}), ("topk:0.1/int8", {"up": "topk:0.1", "down": "int8"})]
+)
+def test_a_trial_is_planned_and_deployed_with_its_codec(codec: str, link: dict[str, str], tmp_path: Path) -> None:
+    effort = testbed_trial.Effort(codec=codec)
+    settings = testbed_trial.Trial(fleets.SMALL, "cnn", tmp_path, effort, print).settings
+    assert settings["link"] == link
 
 
 def test_a_document_without_the_place_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hsfl.codec_table import NONE
 from hsfl.commands.console import out_console, show_table
 from hsfl.errors import InputError
 from hsfl.files import write_atomic
@@ -18,13 +19,13 @@ from hsfl.formats import percent
 from hsfl.report.figure_style import FAINT, INK, STYLE, matplotlib
 from hsfl.report.prediction_tables import ranking_sentences, ranking_table
 from hsfl.runs.prediction_check import ComparedRun, compared
-from hsfl.runs.prediction_ranking import PlanCheck, Ranking, rank_cuts
+from hsfl.runs.prediction_ranking import PlanCheck, RankedCuts, Ranking, rank_cuts
 from testbed_parts.fleets import Fleet, as_json
 
 BEGIN, END = "<!-- testbed report: begin -->", "<!-- testbed report: end -->"
 GOAL = {"regret": 0.03, "mean": 0.03, "95": 0.08, "tau": 0.95}
-COLUMNS = ("fleet", "bound", "model", "speed", "set", "cuts", "block", "predicted_s", "rounds_s", "ending_s")
-PHASE_COLUMNS = ("fleet", "model", "speed", "set", "block", "phase", "predicted_s", "measured_s")
+COLUMNS = ("fleet", "bound", "model", "codec", "speed", "set", "cuts", "block", "predicted_s", "rounds_s", "ending_s")
+PHASE_COLUMNS = ("fleet", "model", "codec", "speed", "set", "block", "phase", "predicted_s", "measured_s")
 RESULT = "trial.json"  # the last file of a trial
 PLANNED = "planned"  # the set that is judged
 COLOURS = {"links": "#0072B2", "devices": "#D55E00", "server": "#009E73"}
@@ -34,12 +35,13 @@ MARKERS = {"resnet18": "o", "cnn": "s"}
 # --- one fleet
 
 
-def keep_check(folder: Path, fleet: Fleet, model: str, slowdown: bool, check: PlanCheck) -> None:
+def keep_check(folder: Path, fleet: Fleet, model: str, codec: str, slowdown: bool, check: PlanCheck) -> None:
     """The rows of a fleet and model: a row for each block of rounds, and a row for each block and phase, over all clients."""
     about = {
         "fleet": fleet.name,
         "bound": fleet.bound,
         "model": model,
+        "codec": codec,
         "speed": "slowdown" if slowdown else "quota",
         "load_average": os.getloadavg()[0],
     }
@@ -92,9 +94,20 @@ class Trials:
     fleet: str
     bound: str
     model: str
+    codec: str
     speed: str
     names: dict[tuple[int, ...], str]  # of the sets, by their cuts
     ranking: Ranking
+
+    @property
+    def work(self) -> str:
+        """The model, with the codec where there is one."""
+        return self.model if self.codec == NONE else f"{self.model}, {self.codec}"
+
+    @property
+    def planned(self) -> RankedCuts | None:
+        """The set of planned cuts."""
+        return next((ranked for ranked in self.ranking.sets if ranked.planned), None)
 
 
 def report(folders: Sequence[Path], results: Path, document: Path, machine: str) -> None:
@@ -149,7 +162,7 @@ def read_trials(results: Path) -> list[Trials]:
     groups: dict[tuple[str, ...], list[Mapping[str, str]]] = defaultdict(list)
     with results.open(newline="") as opened:
         for row in csv.DictReader(opened):
-            groups[row["fleet"], row["bound"], row["model"], row["speed"]].append(row)
+            groups[row["fleet"], row["bound"], row["model"], row.get("codec") or NONE, row["speed"]].append(row)
     trials = []
     for key, rows in groups.items():
         runs = [_run_of(row) for row in rows]
@@ -214,6 +227,7 @@ def report_text(trials: Sequence[Trials], machine: str, figure: str) -> str:
         chosen = [trial for trial in trials if trial.speed == speed]
         if chosen:
             lines += [f"**{title}**\n", *_summary_lines(totals(chosen)), "", *_trial_lines(chosen), ""]
+            lines += _codec_lines(chosen)
     lines.append(f"![Predicted against measured rounds]({figure})")
     return "\n".join(lines) + "\n"
 
@@ -236,6 +250,26 @@ def _summary_lines(all_: Totals) -> list[str]:
     return [*head, *(f"| {' | '.join(row)} |" for row in rows)]
 
 
+def _codec_lines(trials: Sequence[Trials]) -> list[str]:
+    """What a codec saves of the planned rounds of a fleet and model, predicted and measured; each with the cuts that were planned for it."""
+    plain = {(trial.fleet, trial.model): trial.planned for trial in trials if trial.codec == NONE}
+    rows = []
+    for trial in trials:
+        before, after = plain.get((trial.fleet, trial.model)), trial.planned
+        if trial.codec == NONE or before is None or after is None:
+            continue
+        seconds = [f"{one.predicted_s:.2f}, {one.measured_s:.2f}" for one in (before, after)]
+        gains = [f"{before.predicted_s / after.predicted_s:.2f}", f"{before.measured_s / after.measured_s:.2f}"]
+        rows.append(f"| {' | '.join([trial.fleet, trial.work, *seconds, *gains])} |")
+    if not rows:
+        return []
+    head = [
+        "| fleet | model, codec | predicted, measured s without | with | gain, predicted | gain, measured |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    return ["With codecs, planned cuts each:", "", *head, *rows, ""]
+
+
 def _trial_lines(trials: Sequence[Trials]) -> list[str]:
     lines = [
         "| fleet | model | planned cuts | predicted s | measured s | best measured set | regret | mean error | tau (pairs, left out) |",
@@ -243,9 +277,9 @@ def _trial_lines(trials: Sequence[Trials]) -> list[str]:
     ]
     for trial in trials:
         ranking = trial.ranking
-        planned = next((one for one in ranking.sets if one.planned), None)
+        planned = trial.planned
         best = ranking.sets[0]
-        cells = [trial.fleet, trial.model]
+        cells = [trial.fleet, trial.work]
         cells += (
             ["-"] * 3
             if planned is None
@@ -293,7 +327,7 @@ def draw_rounds(trials: Sequence[Trials]) -> Any:
             axes.plot(limits, [factor * end for end in limits], color=FAINT, lw=0.7, ls=(0, (4, 3)), zorder=1)
         labelled = set()
         for trial in trials:
-            label = f"{trial.model}, bound by {trial.bound}"
+            label = f"{trial.work}, bound by {trial.bound}"
             for one in trial.ranking.sets:
                 colour = COLOURS.get(trial.bound, INK)
                 axes.errorbar(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.api.plan_calls import PlanResult, plan
+from hsfl.codec_table import NONE
 from hsfl.deploy.admin.operator_events import OperatorEvent, append_event, time_now
 from hsfl.deploy.demo import toml_lines
 from hsfl.deploy.trust.authority import Authority
@@ -44,11 +45,12 @@ class Effort:
 
     data: str = "mnist"
     test_samples: int = 100
-    measure_s: float = 5.0  # of training, on each node
+    measure_s: float = 20.0  # of training, on each node
     passes: int = 2  # blocks of each set
     rounds: int = 4  # of a block; the first is left out
     slowdown: bool = False  # devices sleep in proportion instead of having a quota
     only: tuple[str, ...] = ()  # names of sets, by default all
+    codec: str = NONE  # of smashed data and gradients, up/down where they differ
 
 
 class Trial:
@@ -62,7 +64,7 @@ class Trial:
         self._make_folder()
         work = self.fleet.work[self.model]
         self.say(
-            f"{self.fleet.name}, {self.model}: {work.batches} batches of {work.batch_size} for each of {len(self.names)} devices"
+            f"{self.fleet.name}, {self.model}: {work.batches} batches of {work.batch_size} for each of {len(self.names)} devices, codec {self.effort.codec}"
         )
         with Machine(self.fleet.nodes(self.effort.slowdown)) as machine:
             self._certify()
@@ -87,6 +89,7 @@ class Trial:
     def settings(self) -> dict[str, Any]:
         """What is trained."""
         work = self.fleet.work[self.model]
+        up, _, down = self.effort.codec.partition("/")
         return {
             "framework": "hsfl",
             "seed": self.fleet.seed,
@@ -97,6 +100,7 @@ class Trial:
                 "limit_test": self.effort.test_samples,
             },
             "network": {"kind": "measured"},
+            "link": {"up": up, "down": down or up},
             "train": {"rounds": MANY_ROUNDS, "batch_size": work.batch_size, "lr": 1e-4, "tau_s": ROUND_S},
         }
 
@@ -288,5 +292,5 @@ class Trial:
         plans.sort(key=lambda folder: "planned" not in folder.name.split("+"))
         check = check_plans(plans, runs, RoundSpan())
         write_check(check, self.folder / "check")
-        keep_check(self.folder, self.fleet, self.model, self.effort.slowdown, check)
+        keep_check(self.folder, self.fleet, self.model, self.effort.codec, self.effort.slowdown, check)
         return check

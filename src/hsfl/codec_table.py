@@ -281,6 +281,18 @@ def read_pair(field: str, text: str) -> LinkChoices:
     return LinkChoices(choose_codec(field, up, UP), choose_codec(field, down if slash else up, DOWN))
 
 
+def used_codecs(link: LinkSettings) -> list[CodecChoice]:
+    """The codecs of smashed data and gradients that the settings may use, each once."""
+    choices = (choice for pair in allowed_links(link).values() for choice in (pair.up, pair.down))
+    return list(dict.fromkeys(choice for choice in choices if choice is not None))
+
+
+def usual_codecs(direction: str) -> list[CodecChoice]:
+    """Every codec that may be used in a direction, with its usual number."""
+    rows = (row for row in CODECS.values() if direction in row.directions)
+    return [CodecChoice(row, 0.0 if row.number is None else row.number.usual) for row in rows]
+
+
 def pair_text(choices: LinkChoices) -> str:
     """The text that `read_pair` reads, in its shortest form."""
     up, down = (NONE if choice is None else choice_text(choice) for choice in (choices.up, choices.down))

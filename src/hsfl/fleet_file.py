@@ -14,6 +14,9 @@
     batch_size = 32
     forward_ms = [21.7, 32.1]
     backward_ms = [17.5, 34.6]
+    codecs = ["int8"]        # nanoseconds to encode and to decode a number of a message
+    encode_ns = [0.61]
+    decode_ns = [0.14]
 
     [main_server]            # compute or cpu and a profile, as of a device; and the end of a round, where links are measured
     compute = "90 GFLOP/s"
@@ -47,30 +50,42 @@ ENDING = {  # of the main server, with its kind and the setting of the network t
     "average": ("seconds", "average_s"), "test": ("seconds", "test_s"), "checkpoint": ("seconds", "checkpoint_s"),
 }  # fmt: skip
 SERVER_FIELDS = ("compute", "cpu", "flops_per_cycle", "profile", *ENDING)
-PROFILE_FIELDS = ("model", "batch_size", "forward_ms", "backward_ms")
-MOST_UNITS, MOST_MS = 10_000, 1e9
+PROFILE_FIELDS = ("model", "batch_size", "forward_ms", "backward_ms", "step_ms", "codecs", "encode_ns", "decode_ns")
+MOST_UNITS, MOST_MS, MOST_CODECS = 10_000, 1e9, 100
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Seconds of each unit of a model for a batch, as one device or server was measured."""
+    """Seconds of each unit of a model for a batch, and of codecs, as one device or server was measured."""
 
     model: str
     batch_size: int
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
+    step_s: float | None = None  # of all units in one piece; None: their sum
+    coding_s: Mapping[str, tuple[float, float]] = field(
+        default_factory=dict
+    )  # to encode and decode a number of a message, by the text of the codec
 
     def table(self) -> dict[str, Any]:
         """The profile as a fleet file has it."""
         forward_ms, backward_ms = (
             [float(f"{1e3 * unit_s:.4g}") for unit_s in of_units] for of_units in (self.forward_s, self.backward_s)
         )
-        return {
+        table: dict[str, Any] = {
             "model": self.model,
             "batch_size": self.batch_size,
             "forward_ms": forward_ms,
             "backward_ms": backward_ms,
         }
+        if self.step_s is not None:
+            table["step_ms"] = float(f"{1e3 * self.step_s:.4g}")
+        if not self.coding_s:
+            return table
+        encode_ns, decode_ns = (
+            [float(f"{1e9 * number_s:.4g}") for number_s in column] for column in zip(*self.coding_s.values())
+        )
+        return table | {"codecs": [*self.coding_s], "encode_ns": encode_ns, "decode_ns": decode_ns}
 
 
 @dataclass(frozen=True)
@@ -200,19 +215,40 @@ def _profile(row: Mapping[str, Any], where: str) -> Profile | None:
         raise InputError(
             f"{where} has {len(forward_s)} units in forward_ms and {len(backward_s)} in backward_ms; give one each"
         )
-    return Profile(model, batch_size, forward_s, backward_s)
+    step_s = None
+    if "step_ms" in table:
+        (step_s,) = _unit_seconds({"step_ms": [table["step_ms"]]}, "step_ms", where)
+    return Profile(model, batch_size, forward_s, backward_s, step_s, _coding_seconds(table, where))
+
+
+def _coding_seconds(table: Mapping[str, Any], where: str) -> dict[str, tuple[float, float]]:
+    """Seconds to encode and decode a number, by codec; none where the profile has none. Whether a codec is known is asked where it is used."""
+    texts = table.get("codecs", [])
+    if not isinstance(texts, list) or len(texts) > MOST_CODECS or not all(isinstance(text, str) for text in texts):
+        raise InputError(f'{where}: codecs is {reprlib.repr(texts)}; give names, such as ["int8"]')
+    if not texts and not {"encode_ns", "decode_ns"} & table.keys():
+        return {}
+    encode_s, decode_s = (_seconds(table, name, where, "nanoseconds", 1e9) for name in ("encode_ns", "decode_ns"))
+    if not len(set(texts)) == len(texts) == len(encode_s) == len(decode_s):
+        raise InputError(
+            f"{where} has {len(texts)} codecs, {len(encode_s)} times in encode_ns and {len(decode_s)} in decode_ns; give one each"
+        )
+    return dict(zip(texts, zip(encode_s, decode_s)))
 
 
 def _unit_seconds(table: Mapping[str, Any], name: str, where: str) -> tuple[float, ...]:
-    values = table.get(name)
+    return _seconds(table, name, where, "milliseconds", 1e3)
+
+
+def _seconds(table: Mapping[str, Any], name: str, where: str, unit: str, per_second: float) -> tuple[float, ...]:
+    """A list of times in this unit, of which a second has so many."""
+    values, what = table.get(name), "unit" if unit == "milliseconds" else "codec"
     if not isinstance(values, list) or not 0 < len(values) <= MOST_UNITS:
-        raise InputError(
-            f"{where}: {name} is {reprlib.repr(values)}; give milliseconds for each unit, such as [1.5, 0.7]"
-        )
+        raise InputError(f"{where}: {name} is {reprlib.repr(values)}; give {unit} for each {what}, such as [1.5, 0.7]")
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_MS:
-            raise InputError(f"{where}: {name} has {reprlib.repr(value)}; give milliseconds, 0 or more")
-    return tuple(value / 1e3 for value in values)
+            raise InputError(f"{where}: {name} has {reprlib.repr(value)}; give {unit}, 0 or more")
+    return tuple(value / per_second for value in values)
 
 
 def _speed(row: Mapping[str, Any], fields: Sequence[str], where: str) -> tuple[float, float]:

@@ -13,7 +13,19 @@ import grpc
 import torch
 
 from hsfl.deploy.client_round import RoundWork
-from hsfl.deploy.wire.client_messages import Chunk, Enter, Fetch, Hello, Upload
+from hsfl.deploy.wire.client_messages import (
+    Alive,
+    Batch,
+    Chunk,
+    End,
+    Enter,
+    Evaluated,
+    Fetch,
+    Hello,
+    Probe,
+    Upload,
+)
+from hsfl.deploy.wire.frames import MAGIC, PREFIX, VERSION
 from hsfl.deploy.wire.messages import KINDS, pack_message
 from hsfl.models.state import UnitState
 
@@ -22,7 +34,8 @@ METHODS = (
     *(("edge", name) for name in ("Fetch", "Upload", "Probe", "Swap", "Begin")),
 )
 NUMBERS = (0, -1, 1, 2**31, 2**53, 2**63, 1e300, -0.0, float("nan"), float("inf"), None, True, "7", [], {}, [2**60])
-SHAPES = ((), (0,), (1,), (8,), (8, 3), (0, 2**20), (8, 16, 8, 8), (1,) * 8)
+SHAPES = ((), (0,), (1,), (8,), (8, 3), (0, 2**20), (1,) * 8)
+BATCH_SHAPE = (8, 16, 4, 4)  # of smashed data, where nobody says which
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.uint8)
 
 
@@ -33,13 +46,16 @@ class Wild:
         self.named = named
 
 
-def frame(kind: int, text: bytes, header_text: bytes = b"", tensors: bytes = b"", version: int = 3) -> bytes:
-    return struct.pack("<4sHHII", b"HSFL", version, kind, len(text), len(header_text)) + text + header_text + tensors
+def frame(kind: int, text: bytes, header_text: bytes = b"", tensors: bytes = b"") -> bytes:
+    return PREFIX.pack(MAGIC, VERSION, kind, len(text), len(header_text)) + text + header_text + tensors
 
 
-def messages(rng: random.Random, attempt: str) -> Iterator[bytes]:
-    """Without an end."""
-    known = (Enter(attempt), Fetch(attempt), Upload(attempt), Hello("di"), Chunk(0, 10))
+def messages(rng: random.Random, attempt: str, shape: tuple[int, ...] = BATCH_SHAPE) -> Iterator[bytes]:
+    """Without an end. shape: of smashed data that are taken, so that some batches reach the step."""
+    known = (
+        *(Enter(attempt), Fetch(attempt), Upload(attempt), Hello("di"), Chunk(0, 10), Probe(1 << 20), Evaluated(0)),
+        *(Batch(0), Batch(0), Batch(0), Batch(1), Batch(2**53), End(1, 8, None, 0.0, 0.0, 0.0), Alive()),
+    )
     while True:
         kind = rng.choice(list(KINDS))
         named = {field.name: rng.choice((*NUMBERS, attempt, "di")) for field in fields(kind)}
@@ -47,9 +63,9 @@ def messages(rng: random.Random, attempt: str) -> Iterator[bytes]:
             name: torch.zeros(rng.choice(SHAPES), dtype=rng.choice(DTYPES))
             for name in rng.sample(("smashed", "labels", "bytes", "load", "gradient"), rng.randrange(4))
         }
-        if "smashed" in tensors and rng.random() < 0.3:
-            tensors["smashed"] = torch.full((8, 16, 8, 8), rng.choice((1e38, -1e38, 1.0)))
-            tensors["labels"] = torch.full((8,), rng.choice((0, 9, 10, -1, 2**62)))
+        if "smashed" in tensors and rng.random() < 0.5:
+            smashed, label = rng.choice((1e38, -1e38, 1e19, 1.0)), rng.choice((0, 0, 9, 9, 10, -1, 2**62))
+            tensors = {"smashed": torch.full(shape, smashed), "labels": torch.full(shape[:1], label)}
         wild = frame(KINDS[kind], json.dumps(named).encode())
         whole = pack_message(rng.choice(known), tensors)
         header = json.dumps(
@@ -95,7 +111,8 @@ def barrage(num_calls: int, seed: int) -> Callable[[RoundWork, UnitState], Any]:
 
     async def deed(work: RoundWork, head: UnitState) -> None:
         rng, attempt = random.Random(seed), work.job.order.attempt
-        content, channels = messages(rng, attempt), await work.channels()
+        shape = (work.setup.kit.config.train.batch_size, *work.setup.kit.shapes[work.job.order.cut])
+        content, channels = messages(rng, attempt, shape), await work.channels()
         left_open = []
         for _ in range(num_calls):
             server, method = rng.choice(METHODS)

@@ -1,4 +1,4 @@
-"""What a main server may tell a device: nothing that takes more memory than the device has."""
+"""What a main server may tell a device, and send it: nothing that takes more memory than the device has, or has to hold."""
 
 import asyncio
 import io
@@ -7,9 +7,11 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from hsfl.config import parse_config
 from hsfl.deploy import device_limits
@@ -18,16 +20,20 @@ from hsfl.deploy.compute_queue import ComputeQueue
 from hsfl.deploy.device_limits import OneHolder, made_within_memory
 from hsfl.deploy.edge_server import EdgeProcess
 from hsfl.deploy.logs import open_log
+from hsfl.deploy.main.main_round import Tail
 from hsfl.deploy.metrics import Metrics
-from hsfl.deploy.settings import ClientSettings, received_config, sent_settings
+from hsfl.deploy.settings import ClientSettings, read_settings, received_config, sent_settings
 from hsfl.deploy.wire.client_messages import Welcome
 from hsfl.deploy.wire.messages import pack_message
 from hsfl.deploy.wire.server_messages import Begin
+from hsfl.deploy.wire.transport import LEAST_MESSAGE_BYTES, Peer, ServedMethod, is_too_long, listen
 from hsfl.errors import InputError
 from hsfl.models.recipes import MODELS
 from hsfl.runs.prepare import make_model
-from tests.deploy.fleet import RUN, changed, samples
-from tests.naming import raises
+from tests.deploy.fleet import RUN, changed, samples, simulated
+from tests.deploy.inside import Inside
+from tests.deploy.trust_bench import in_loop
+from tests.naming import names, raises
 
 SMALL_MACHINE_BITS = 8.0 * (64 << 20)
 
@@ -121,8 +127,83 @@ def test_settings_nested_beyond_all_depth_are_one_line() -> None:
         received_config(json.dumps({"data": 3}))
 
 
+def test_no_file_of_a_device_is_opened_because_a_server_names_it(tmp_path: Path) -> None:
+    """The name of a model of transformers is a path: each machine has its own, and hears the last part of the main server's."""
+    config = parse_config({"model": {"name": "hf:/srv/main/gpt2.json"}})
+    sent = sent_settings(config)
+    assert "/srv" not in sent
+    hostile = sent.replace("hf:gpt2.json", "hf:/etc/passwd")
+    for settings in (sent, hostile):
+        with raises(InputError, "hf:", "model is not given", "this machine's file"):
+            received_config(settings)
+        assert received_config(settings, model_path="/data/gpt2.json").model.name == "hf:/data/gpt2.json"
+    file = tmp_path / "ada.toml"
+    file.write_text('name = "ada"\nmodel = "gpt2"\n')
+    assert read_settings(file, ClientSettings).model == str(tmp_path / "gpt2")
+
+
 def test_one_holder_reads_like_the_list_that_it_stands_for() -> None:
     own = np.arange(5)
     usual, light = [np.empty(0, int)] * 3 + [own], OneHolder(3, own)
     assert len(light) == len(usual)
     assert all(np.array_equal(a, b) for a, b in zip(light, usual, strict=True))
+
+
+# --- messages
+TWO = changed(RUN, fleet={"num_clients": 2, "cuts": [1, 2]}, train={"rounds": 1})
+
+
+@in_loop
+async def test_a_device_takes_messages_as_long_as_it_was_told_to_hold() -> None:
+    async def answer(request: bytes, context: Any) -> bytes:
+        return bytes(int(request))
+
+    methods = {"Ask": ServedMethod("unary_unary", ("client",), answer)}
+    log = open_log("main", True, io.StringIO())
+    listening = await listen("127.0.0.1:0", "hsfl.Main", methods, None, log, Metrics())
+    for told_bytes, most_bytes in ((0, LEAST_MESSAGE_BYTES), (LEAST_MESSAGE_BYTES + 9, LEAST_MESSAGE_BYTES + 9)):
+        peer = Peer(f"127.0.0.1:{listening.port}", "main", "ada", None, told_bytes)
+        assert len(await peer.ask("Ask", b"%d" % most_bytes)) == most_bytes
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await peer.ask("Ask", b"%d" % (most_bytes + 1))
+        assert is_too_long(refused.value)
+        await peer.close()
+    await listening.stop(0)
+
+
+def test_an_answer_longer_than_a_gradient_ends_the_devices_part_in_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = Tail.answer
+
+    def answer(self: Tail, loss: torch.Tensor, gradient: dict[str, torch.Tensor], *seconds: Any) -> bytes:
+        if self.name == "bo":
+            gradient = {"gradient": torch.zeros(LEAST_MESSAGE_BYTES // 4)}
+        return usual(self, loss, gradient, *seconds)
+
+    monkeypatch.setattr(Tail, "answer", answer)
+    more = {"min_clients": 1, "first_clients": 2}
+    inside = Inside(tmp_path, changed(TWO, train={"tau_s": 4.0}), ("ada", "bo"), more=more)
+    assert inside.go().status == "finished"
+    (line,) = [line for line in inside.events("bo") if line["event"] == "left the round"]
+    names(line["why"], "larger than max")
+    assert inside.rounds()[0]["kept"] == [0]
+
+
+def test_gradients_of_long_batches_arrive(tmp_path: Path) -> None:
+    """Batches of more than the 8 MiB that every message may have."""
+    train = {"batch_size": 120, "tau_s": 120.0}
+    run = changed(TWO, model={"input": [1, 72, 72]}, fleet={"cuts": [1, 1]}, data={"limit": 240}, train=train)
+    inside = Inside(tmp_path, run, ("ada", "bo"))
+    assert inside.go().status == "finished"
+    assert inside.rounds()[0]["bytes"]["client_main_down"] > 2 * LEAST_MESSAGE_BYTES  # a batch of each client
+    wanted, model = simulated(inside.run, [[0, 1]]).named(), load_file(tmp_path / "run" / "model.safetensors")
+    assert all(torch.equal(model[name], tensor) for name, tensor in wanted.items())
+
+
+@pytest.mark.parametrize(("down", "least"), [("none", 4), ("topk:1.0", 4), ("int8", 4)])
+def test_a_device_is_told_how_long_the_longest_gradient_is(tmp_path: Path, down: str, least: int) -> None:
+    """Top-k that keeps all numbers sends a mask besides."""
+    kit = told(tmp_path, train={"batch_size": 64}, link={"down": down}).kit
+    largest = max(int(np.prod(shape)) for shape in kit.shapes)
+    assert kit.gradient_bytes >= 64 * largest * least * (1 + 1 / 32 * (down == "topk:1.0"))

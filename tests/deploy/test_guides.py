@@ -8,6 +8,7 @@ import pytest
 from hsfl.deploy.metrics import REFUSED_CONNECTIONS
 from hsfl.deploy.settings import ClientSettings, EdgeSettings, MainSettings
 from hsfl.deploy.wire.client_messages import Hello
+from hsfl.deploy.wire.frames import VERSION
 from hsfl.deploy.wire.messages import KINDS, pack_message
 from tests.small_runs import hsfl
 
@@ -18,6 +19,7 @@ def test_the_message_in_the_guide_is_whole() -> None:
     text = (DOCS / "protocol.md").read_text()
     rows = re.findall(r"^    ((?:[0-9a-f]{2} +)+)", text, re.MULTILINE)
     assert bytes.fromhex("".join(rows)) == pack_message(Hello("ward-1"))
+    assert f"Version {VERSION}." in text
 
 
 def test_every_message_has_its_number_in_the_guide() -> None:
@@ -28,7 +30,12 @@ def test_every_message_has_its_number_in_the_guide() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "kind"), [("main", MainSettings), ("servers", EdgeSettings), ("device", ClientSettings)]
+    ("file", "kind"),
+    [
+        ("main", MainSettings),
+        ("servers|edge server, device", EdgeSettings),
+        ("edge server, device|device", ClientSettings),
+    ],
 )
 def test_every_setting_is_in_the_table(file: str, kind: type) -> None:
     text = (DOCS / "deploy.md").read_text()

@@ -1,6 +1,8 @@
 """A client that does not keep to the protocol is refused and dropped with a log line; the others go on, and the model is theirs."""
 
 import asyncio
+import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -16,10 +18,11 @@ from hsfl.deploy.logs import Log
 from hsfl.deploy.main import main_server
 from hsfl.deploy.settings import ClientSettings
 from hsfl.deploy.wire.client_messages import Batch, Chunk, Enter, Entered, Upload
-from hsfl.deploy.wire.messages import expect_message, pack_message
+from hsfl.deploy.wire.frames import WireError
+from hsfl.deploy.wire.messages import expect_message, pack_message, unpack_message
 from hsfl.deploy.wire.transport import read_message
 from hsfl.models.state import UnitState
-from tests.deploy.barrage import barrage
+from tests.deploy.barrage import barrage, messages
 from tests.deploy.fleet import RUN, changed, simulated
 from tests.deploy.inside import Inside
 
@@ -218,6 +221,21 @@ def test_a_barrage_of_any_messages_at_any_method_harms_nobody(tmp_path: Path, nu
         lines = inside.events(server)
         assert [line for line in lines if line["level"] == "error"] == []
         assert len(lines) < 200
+
+
+def test_messages_of_a_barrage_are_refused_for_many_reasons() -> None:
+    """Of another version they would all be refused at the door, and show nothing of what is behind it."""
+    sentences, content = Counter[str](), messages(random.Random(0), "attempt")
+    for _ in range(2000):
+        try:
+            unpack_message(next(content))
+            sentences["taken"] += 1
+        except WireError as error:
+            sentences[error.sentence[:12]] += 1
+    assert sentences.total() == 2000
+    assert len(sentences) > 50
+    assert max(sentences.values()) < 1000
+    assert sum(count for sentence, count in sentences.items() if "side speaks" in sentence) < 100
 
 
 def test_a_second_stream_of_the_same_client_harms_nobody(tmp_path: Path) -> None:

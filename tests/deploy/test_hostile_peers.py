@@ -22,7 +22,7 @@ from hsfl.deploy.processes import certs_folder
 from hsfl.deploy.settings import ClientSettings
 from hsfl.deploy.trust.authority import Authority
 from hsfl.deploy.trust.credentials import open_channel, plaintext_metadata
-from hsfl.deploy.wire.client_messages import Batch, OwnSpeeds, Ready
+from hsfl.deploy.wire.client_messages import Batch, Hello, OwnSpeeds, Ready
 from hsfl.deploy.wire.frames import MAGIC, PREFIX, VERSION, WireError
 from hsfl.deploy.wire.message_fields import HIGHEST_RATE, LOWEST_RATE, MOST_SAMPLES
 from hsfl.deploy.wire.messages import KINDS, expect_message, pack_message, unpack_message
@@ -77,7 +77,7 @@ def test_a_plan_stands_whatever_clients_say_of_their_seconds():
         assert np.isfinite(planner.plan(0, (0, 1, 2), ["a", "b", "c"]).timeline.round_s)
         for took_s in (5e-324, 1e9):
             phases = dict.fromkeys(("client", "smashed", "gradient", "model_up", "model_down"), took_s)
-            planner.learn(0, 2, 1, phases, {"up": 1000, "down": 1000, "head": 1000})
+            planner.learn(0, 2, 1, phases, {"up": 1000, "down": 1000, "head_up": 1000, "head_down": 1000})
             assert np.isfinite(planner.plan(1, (0, 1, 2), ["a", "b", "c"]).timeline.round_s)
 
 
@@ -126,6 +126,26 @@ async def test_a_message_longer_than_a_batch_can_be_is_not_taken():
         assert (await ask(bytes(LEAST_MESSAGE_BYTES + 1))).startswith("RESOURCE_EXHAUSTED")
     async with answering(handle, LEAST_MESSAGE_BYTES + 1) as ask:
         assert await ask(bytes(LEAST_MESSAGE_BYTES + 1)) == str(LEAST_MESSAGE_BYTES + 1)
+
+
+@in_loop
+@pytest.mark.parametrize("how", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+async def test_a_message_that_is_compressed_is_not_unpacked(how):
+    """A length limits the bytes that arrive: zeros become a thousandth of themselves, and unpacked they would be any amount."""
+    hello = pack_message(Hello("ward-1")) + bytes(4 * LEAST_MESSAGE_BYTES)
+
+    async def handle(request, context):
+        assert len(request) < len(hello) / 100
+        return str(unpack_message(request)).encode()
+
+    methods = {"Ask": ServedMethod("unary_unary", ("client",), handle)}
+    listening = await listen("127.0.0.1:0", "hsfl.Main", methods, None, quiet(), Metrics())
+    async with open_channel(f"127.0.0.1:{listening.port}", "main", None) as channel:
+        ask = channel.unary_unary("/hsfl.Main/Ask")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await ask(hello, metadata=plaintext_metadata("ward-1"), compression=how)
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    await listening.stop(0)
 
 
 # --- what a client grants

@@ -73,6 +73,11 @@ def test_a_client_that_cannot_read_its_data_says_why_and_leaves_its_seat(tmp_pat
     [
         ("UNAVAILABLE", JoinFailed, ("edge server is away", "trying again")),
         ("RESOURCE_EXHAUSTED", JoinFailed, ("edge server", "no more of ward-1", "trying again")),
+        (
+            "RESOURCE_EXHAUSTED: larger than max",
+            JoinFailed,
+            ("edge server", "longer message than ward-1", "trying again"),
+        ),
         ("PERMISSION_DENIED", InputError, ("edge server", "refuses ward-1: no")),
     ],
 )
@@ -81,8 +86,8 @@ def test_a_client_says_which_server_is_away(
 ) -> None:
     async def measure_link(peer: str) -> LinkSpeed:
         if peer == "edge":
-            nothing = grpc.aio.Metadata()
-            raise grpc.aio.AioRpcError(grpc.StatusCode[code], nothing, nothing, details="no")
+            name, _, details = code.partition(": ")
+            raise ended_with(grpc.StatusCode[name], details or "no")
         return LinkSpeed(1e9, 1e9, 0.0)
 
     monkeypatch.setattr(client_module, "measure_link", measure_link)
@@ -92,34 +97,56 @@ def test_a_client_says_which_server_is_away(
         asyncio.run(made._measure(SimpleNamespace()))
 
 
-@pytest.mark.parametrize("joined", [False, True])
-def test_another_seat_is_taken_until_the_client_has_joined(monkeypatch: pytest.MonkeyPatch, joined: bool) -> None:
-    """Its batches follow from the seat, so that the data are made ready again; later, another seat is another run's."""
+def welcomed(monkeypatch: pytest.MonkeyPatch, welcome: Welcome, before: Welcome | None = None) -> ClientProcess:
+    """A device that hears this Welcome, and goes no further than to its measurement. before: for which it was prepared, and joined."""
 
     class Call:
         async def write(self, message: bytes) -> None:
             expect_message(message, Hello)
 
         async def read(self) -> bytes:
-            return pack_message(Welcome(1, "{}", [1], 2, False))
+            return pack_message(welcome)
 
     async def prepare(call: Call, welcome: Welcome) -> SimpleNamespace:
-        return SimpleNamespace(seat=welcome.seat)
+        return SimpleNamespace(seat=welcome.seat, settings=welcome.settings)
 
     async def measure(own: SimpleNamespace) -> None:
         raise JoinFailed("far enough", "")
 
     made = device()
-    made.setup, made.joined = SimpleNamespace(seat=0), joined
-    monkeypatch.setattr(
-        made, "_open_channels", lambda: SimpleNamespace(main=SimpleNamespace(stream=lambda name: Call()))
-    )
+    if before is not None:
+        made.setup, made.welcome, made.joined = asyncio.run(prepare(Call(), before)), before, True
+    main = SimpleNamespace(stream=lambda name: Call())
+    monkeypatch.setattr(made, "_open_channels", lambda: SimpleNamespace(main=main))
     monkeypatch.setattr(made, "_prepare", prepare)
     monkeypatch.setattr(made, "_measure", measure)
+    return made
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_another_seat_is_taken_until_the_client_has_joined(monkeypatch: pytest.MonkeyPatch, joined: bool) -> None:
+    """Its batches follow from the seat, so that the data are made ready again; later, another seat is another run's."""
+    made = welcomed(monkeypatch, Welcome(1, "{}", [1], 2, False), Welcome(0, "{}", [1], 2, False))
+    made.joined = joined
     kind, part = (InputError, "another seat") if joined else (JoinFailed, "far enough")
     with raises(kind, part):
         asyncio.run(made._attend_once(Backoff()))
     assert made.setup.seat == (0 if joined else 1)
+
+
+@pytest.mark.parametrize("settings", ["{}", '{"seed": 1}'])
+def test_a_device_prepares_anew_for_another_run_at_the_same_seat(
+    monkeypatch: pytest.MonkeyPatch, settings: str
+) -> None:
+    """It would train with the learning rate and the seed of the run before, and nobody would see it."""
+    before = Welcome(0, "{}", [1], 2, False)
+    made = welcomed(monkeypatch, Welcome(0, settings, [1], 2, False), before)
+    prepared = made.setup
+    made.measured = None if settings == before.settings else object()  # type: ignore[assignment]
+    with raises(JoinFailed, "far enough"):
+        asyncio.run(made._attend_once(Backoff()))
+    assert made.setup.settings == settings
+    assert (made.setup is prepared) == (settings == before.settings)
 
 
 def test_a_bundle_that_is_half_copied_ends_nobody_who_is_at_work(tmp_path: Path) -> None:

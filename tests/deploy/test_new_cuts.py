@@ -89,3 +89,39 @@ def test_a_plan_that_changes_cuts_brings_the_units_that_are_needed(
     report = replay_run(tmp_path / "run")
     assert report.agrees, report
     assert (report.rounds, report.unchecked) == (3, [])
+
+
+ROWS = (
+    (1, 2 + 6, 3),
+    (1 + 6, 2 + 6, 3 + 6),
+    (2 + 6, 2, 5),
+)  # of each round: six cuts without a codec, then six with int8
+
+
+def test_a_plan_that_changes_codecs_is_what_a_simulation_makes_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Orders tell each device its codec of the round; bo keeps its cut, and with it what was lost of its heads."""
+    planned = iter(ROWS)
+    monkeypatch.setattr(CutPlanner, "_choose", lambda self, world, samples: next(planned))
+    monkeypatch.setattr(cut_planner, "GAIN", np.inf)
+    monkeypatch.setattr(cut_planner, "WORTH", -1.0)
+    run = changed(MEASURED_RUN, link={"allowed": ["none", "int8"], "model": "int8"})
+    inside = Inside(tmp_path, run, NAMES)
+    assert inside.go().status == "finished"
+    records = inside.rounds()
+    assert [record["cuts"] for record in records] == [[1, 2, 3], [1, 2, 3], [2, 2, 5]]
+    assert [record["codecs"] for record in records] == [
+        ["none", "int8", "none"],
+        ["int8"] * 3,
+        ["int8", "none", "none"],
+    ]
+    assert [record["coded"] is not None for record in records] == [True] * 3
+    why = [line for line in inside.events("main") if line["event"].startswith("client gets another cut")]
+    assert [(line["client"], line["codec_before"], line["codec"]) for line in why[:2]] == [
+        ("ada", "none", "int8"),
+        ("cy", "none", "int8"),
+    ]
+    report = replay_run(tmp_path / "run")
+    assert report.agrees, report
+    assert (report.rounds, report.unchecked) == (3, [])

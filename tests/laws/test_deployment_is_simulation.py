@@ -1,6 +1,7 @@
 """Law: a deployment of real processes on loopback equals the simulation with the same seed, cuts and threads, to the bit."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,8 @@ SAME = (
     "cuts",
     "kept",
     "bytes",
+    "codecs",
+    "coded",
 )
 
 
@@ -30,8 +33,8 @@ def assert_same(run: dict, deployed: Path, simulated: Path) -> None:
     for name in ("model.safetensors", "model-best.safetensors"):
         assert (deployed / name).read_bytes() == (simulated / name).read_bytes(), name
     ours, theirs = (read_strictly(folder / "rounds.jsonl") for folder in (deployed, simulated))
-    assert [{name: line[name] for name in SAME} for line in ours] == [
-        {name: line[name] for name in SAME} for line in theirs
+    assert [{name: line.get(name) for name in SAME} for line in ours] == [
+        {name: line.get(name) for name in SAME} for line in theirs
     ]
     assert all(took_s > 0 for line in ours for took_s in line["measured"]["client"])
     report = replay_run(deployed)
@@ -56,12 +59,27 @@ def test_hsfl_on_loopback_is_the_simulation(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "link",
-    [{"up": "int8", "down": "int8"}, {"up": "topk:0.2", "down": "float16"}, {"codecs": ["topk:0.2/int8", "float16"]}],
-    ids=["int8", "topk", "mixed"],
+    [
+        {"up": "int8", "down": "int8"},
+        {"up": "topk:0.2", "down": "float16"},
+        {"codecs": ["topk:0.2/int8", "float16"]},
+        {"model": "int8"},
+        {"up": "int8", "down": "int8", "model": "float16"},
+    ],
+    ids=["int8", "topk", "mixed", "heads", "all"],
 )
-def test_with_codecs_too(tmp_path: Path, link: dict[str, str]) -> None:
-    run = changed(RUN, data={"limit": 48}, fleet={"num_clients": 2, "cuts": [1, 3]}, link=link)
+def test_with_codecs_too(tmp_path: Path, link: dict[str, Any]) -> None:
+    run = changed(RUN, data={"limit": 48}, fleet={"num_clients": 2, "cuts": [1, 3]}, train={"rounds": 3}, link=link)
     assert_law(tmp_path, run, ("ada", "bo"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", ["int8", "float16"])
+def test_with_coded_heads_of_whole_models_too(tmp_path: Path, codec: str) -> None:
+    run = changed(
+        RUN, data={"limit": 48}, fleet={"num_clients": 2, "cuts": 2}, train={"rounds": 3}, link={"model": codec}
+    )
+    assert_law(tmp_path, run | {"framework": "fl"}, ("ada", "bo"))
 
 
 @pytest.mark.slow

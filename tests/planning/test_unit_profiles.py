@@ -77,6 +77,23 @@ def test_a_cut_s_seconds_are_sums_over_units(path: Path) -> None:
         np.testing.assert_allclose(times.model_up_s, cost.model_bits[cut] / 1e7 + delays * (cut > 0))
 
 
+def test_a_device_that_holds_all_units_takes_the_whole_step(path: Path) -> None:
+    """Its units' sum is 22.5 ms, its step in one piece 18; other cuts are sums as before."""
+    _, before = of_file(path)
+    path.write_text(path.read_text().replace(PROFILE, PROFILE + "step_ms = 18\n", 1))
+    _, world = of_file(path)
+    assert before.fleet.work is not None
+    assert world.fleet.work is not None
+    seconds = 16 * world.fleet.work.both / world.fleet.cpu_hz[:, None]
+    np.testing.assert_allclose(seconds[:, :5], 16 * before.fleet.work.both[:, :5] / 20e9)
+    np.testing.assert_allclose(seconds[:2, 5], [18e-3, 22.5e-3])
+    shares = world.fleet.work.forward[:, 5] / world.fleet.work.both[:, 5]
+    assert shares[0] == pytest.approx(12.75 / 22.5)
+    path.write_text(path.read_text().replace("step_ms = 18", "step_ms = -1"))
+    with raises(InputError, "step_ms", "-1", "0 or more"):
+        of_file(path)
+
+
 @pytest.mark.parametrize("server", ["shares", "queue"])
 def test_every_table_of_seconds_is_the_phases(path: Path, server: str) -> None:
     """Both ways to search cuts sum what `phases` gives for one batch."""

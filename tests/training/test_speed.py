@@ -20,12 +20,13 @@ from tests.naming import names, raises
 from tests.small_runs import hsfl, refused
 
 SHAPE = (1, 8, 8)
-PROFILE = fleet_file.Profile("mlp", 8, (0.001, 0.02), (0.003, 0.0))
+PROFILE = fleet_file.Profile("mlp", 8, (0.001, 0.02), (0.003, 0.0), 0.02)
 
 
 def test_the_median_step_counts_and_warm_up_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock by hand: steps of 2 s, the first two and one in the middle much longer."""
-    lengths_s = itertools.chain([50.0, 50.0, 2.0, 2.0, 90.0], itertools.repeat(2.0))
+    """A clock by hand: steps of 2 s, by units of 3 s, the first two and one in the middle much longer."""
+    by_kind = [[50.0, 50.0, length_s, length_s, 90.0, length_s, length_s] for length_s in (2.0, 3.0)]
+    lengths_s = itertools.chain(*by_kind)
     now_s = 0.0
 
     def step(units: list[Part], *_: object) -> tuple[list[float], list[float]]:
@@ -41,8 +42,8 @@ def test_the_median_step_counts_and_warm_up_does_not(monkeypatch: pytest.MonkeyP
     cost = measure_cost(model, SHAPE, 4)
     assert found.flops_per_s == pytest.approx(4 * cost.client_flops[-1] / 2.0)
     assert found.samples_per_s == 2.0
-    assert sum(found.unit_forward_s) == pytest.approx(0.5)
-    assert sum(found.unit_backward_s) == pytest.approx(1.5)
+    assert sum(found.unit_forward_s) == pytest.approx(0.75)
+    assert sum(found.unit_backward_s) == pytest.approx(2.25)
     assert cost.memory_bits is not None
     assert found.memory_bits == cost.memory_bits[-1]
 
@@ -55,10 +56,10 @@ def test_units_sum_up_to_the_step_where_the_processor_is_taken_away_now_and_then
 
     def step(units: list[Part], *_: object) -> tuple[list[float], list[float]]:
         nonlocal now_s
-        number, forward_s = next(numbers), [1.0] * len(units)
+        number, forward_s = next(numbers), [model.num_units / len(units)] * len(units)
         forward_s[number % len(units)] += 900.0 if number == 7 else 30.0
-        now_s += sum(forward_s) + len(units)
-        return forward_s, [1.0] * len(units)
+        now_s += sum(forward_s) + model.num_units
+        return forward_s, [model.num_units / len(units)] * len(units)
 
     monkeypatch.setattr(speed, "_step", step)
     found = training_speed(model, SHAPE, 10, TrainConfig(batch_size=4), 5e3, lambda: now_s)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hsfl.training.speed import Speed
 
 commands = typer.Typer()
+LINK_S = 4.0  # for tries of a link
 UNSTEADY = 0.25  # spread above which other work was likely in the way
 
 
@@ -109,11 +110,12 @@ def measure_command(
         from hsfl.files import write_atomic
         from hsfl.models.recipes import memory_format_of
         from hsfl.models.zoo import build
+        from hsfl.runs.prepare import find_device
         from hsfl.training.speed import keep_freed_memory, machine_memory_bits, training_speed
 
         all_changes = [*(changes or []), *([f"model.name={quoted(model)}"] if model is not None else [])]
         settings = read_config(config, all_changes, plugin or ())
-        model_settings, train = settings.model, settings.train
+        model_settings, train, device = settings.model, settings.train, find_device(settings.device)
         shape, classes = _sample_shape(
             settings, config is not None, None if input is None else read_shape(input), classes
         )
@@ -130,17 +132,30 @@ def measure_command(
         keep_freed_memory()  # as processes that train do
         link: dict[str, str | None] = {"up": up, "down": down}
         if (address := edge or main) is not None:
-            with err_console.status(f"measuring the link to {address} ..."):
-                link = _link(address, device_name, certs) if edge is None else _link_of_servers(address, certs)
+            with err_console.status(f"trying the link to {address} ..."):
+                _link(address, device_name, certs, server)
         with err_console.status(f"training {model_settings.name} for {seconds:g} s ..."):
             laid_out = memory_format_of(model_settings)
             speed = training_speed(
-                split_model.to(settings.device), shape, classes, train, seconds, memory_format=laid_out
+                split_model.to(device), shape, classes, train, seconds, memory_format=laid_out
             )
-            if server:
+        if address is not None:  # now, since other nodes that are measured at the same time have started, too
+            with err_console.status(f"measuring the link to {address} for {LINK_S:g} s or more ..."):
+                link = _link(address, device_name, certs, server, LINK_S)
+        if server:
+            with err_console.status("timing the end of a round ..."):
                 link |= _ending(settings, split_model, shape, classes, Path() if out is None else out.parent)
+        with err_console.status("timing codecs ..."):
+            coding_s = _coding_seconds(settings, speed, server)
         memory_bits = machine_memory_bits()
-        profile = fleet_file.Profile(model_settings.name, train.batch_size, speed.unit_forward_s, speed.unit_backward_s)
+        profile = fleet_file.Profile(
+            model_settings.name,
+            train.batch_size,
+            speed.unit_forward_s,
+            speed.unit_backward_s,
+            speed.step_s,
+            coding_s,
+        )
         entry = fleet_file.device_entry(device_name, speed.flops_per_s, memory_bits, link, profile)
         if server:
             entry = {key: entry[key] for key in ("compute", *fleet_file.ENDING, "profile") if key in entry}
@@ -219,13 +234,17 @@ def _check_link_options(
         raise InputError("--main measures the link that --up and --down tell; leave one of them out")
 
 
-def _link_of_servers(address: str, certs: Path | None) -> dict[str, str | None]:
-    """Rate and delay of the link to an edge server that runs, as text with units; of the two directions the slower one counts."""
+def _link(address: str, name: str, certs: Path | None, of_servers: bool, seconds: float = 0.0) -> dict[str, str | None]:
+    """Rates and delay of the link to a main server that runs, or from a main server to its edge server, as text with units. Sums cross the
+    latter both ways at once, so the slower direction counts."""
     from hsfl.deploy.wire.link_probe import probe_link  # here, because it needs the extra deploy
 
-    link = probe_link(address, "main", certs, server="edge")
-    swap_bps = min(link.up_bps, link.down_bps)
-    return {"swap": quantity_text(swap_bps, "bps"), "swap_delay": f"{1e3 * link.delay_s:.3g}ms"}
+    link = probe_link(address, "main" if of_servers else name, certs, "edge" if of_servers else "main", seconds)
+    delay = f"{1e3 * link.delay_s:.3g}ms"
+    if of_servers:
+        return {"swap": quantity_text(min(link.up_bps, link.down_bps), "bps"), "swap_delay": delay}
+    rates = {key: quantity_text(rate_bps, "bps") for key, rate_bps in (("up", link.up_bps), ("down", link.down_bps))}
+    return {**rates, "delay": delay}
 
 
 def _ending(
@@ -246,13 +265,14 @@ def _ending(
     return {part: f"{1e3 * part_s:.3g}ms" for part, part_s in parts_s.items()}
 
 
-def _link(address: str, name: str, certs: Path | None) -> dict[str, str | None]:
-    """Rates and delay of the link to a main server that runs, as text with units."""
-    from hsfl.deploy.wire.link_probe import probe_link  # here, because it needs the extra deploy
+def _coding_seconds(settings: "RunConfig", speed: "Speed", server: bool) -> dict[str, tuple[float, float]]:
+    """Seconds to encode and decode a number of the model's largest smashed data, by codec: all that there are, and those of the config."""
+    from hsfl.codec_table import DOWN, UP, used_codecs, usual_codecs
+    from hsfl.training.codecs.coding_speed import coding_seconds
 
-    link = probe_link(address, name, certs)
-    rates = {key: quantity_text(rate_bps, "bps") for key, rate_bps in (("up", link.up_bps), ("down", link.down_bps))}
-    return {**rates, "delay": f"{1e3 * link.delay_s:.3g}ms"}
+    direction = DOWN if server else UP
+    choices = dict.fromkeys([*usual_codecs(direction), *used_codecs(settings.link)])
+    return coding_seconds(choices, speed.largest_message, direction)
 
 
 def _check_options(device_name: str, server: bool, given: dict[str, str | None]) -> None:

@@ -176,7 +176,9 @@ class NetworkConfig(Section):
     flops_per_cycle: float = Field(1.0, gt=0)  # of the main server
     main_power_w: float = Field(100.0, gt=0)  # with which the main server sends to all clients together
     edge_power_w: float = Field(100.0, gt=0)  # with which the edge server sends to all clients together
-    speed_std: float = Field(0.1, ge=0, le=10)  # of a client's speed from round to round, relative
+    speed_std: float | None = Field(
+        None, ge=0, le=10
+    )  # of a client's speed from round to round, relative; null: 0.1 over a radio, as in the paper, and 0 on measured links
     history: str | None = None  # CSV or npz of recorded rounds, played back
     sample_scale: float = Field(
         1.0, gt=0, le=1e9
@@ -334,6 +336,7 @@ class RunConfig(Section):
         policies = [("policy", policy) for policy in self.allocation.policy.split("+")]
         data = self.data.name.partition(":")[0]
         task = [] if self.train.task is None else [("task", self.train.task)]
-        codecs = [("codec", text.partition(":")[0]) for text in (self.link.up, self.link.down, self.link.model)]
+        pairs = (self.link.up, self.link.down, self.link.model, *self.link.allowed, *(self.link.codecs or ()))
+        codecs = [("codec", text.partition(":")[0]) for pair in pairs for text in pair.split("/")]
         names = [("framework", self.framework), *policies, ("model", self.model.name), ("data set", data), *task]
         return names + [codec for codec in dict.fromkeys(codecs) if codec != ("codec", "none")]

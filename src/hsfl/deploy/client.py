@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from grpc import aio
 
-from hsfl.deploy.client_round import Abandoned, Channels, OpenRound, RoundWork, evaluate_head
+from hsfl.deploy.client_round import Abandoned, Channels, LostOfHead, OpenRound, RoundWork, evaluate_head
 from hsfl.deploy.client_setup import ClientSetup, prepare_setup
 from hsfl.deploy.logs import MOST_ORDERS, LineLimit, Log, scrubbed
 from hsfl.deploy.settings import ClientSettings
@@ -36,7 +36,16 @@ from hsfl.deploy.wire.client_messages import (
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.link_probe import measure_link
 from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_message
-from hsfl.deploy.wire.transport import FULL, TAKEN, Backoff, Peer, is_refusal, read_message
+from hsfl.deploy.wire.transport import (
+    FULL,
+    LEAST_MESSAGE_BYTES,
+    TAKEN,
+    Backoff,
+    Peer,
+    is_refusal,
+    is_too_long,
+    read_message,
+)
 from hsfl.deploy.wire.versions import own_versions
 from hsfl.errors import InputError
 from hsfl.training.speed import keep_freed_memory, machine_memory_bits
@@ -59,6 +68,9 @@ def _join_failure(error: aio.AioRpcError, server: str, name: str) -> JoinFailed:
     """Why a server is not there for this client."""
     if error.code() == TAKEN:
         return JoinFailed(f"another device is connected as {name}; trying again", error.details() or "", is_taken=True)
+    if is_too_long(error):
+        sentence = f"the {server} server sends a longer message than {name} takes; trying again"
+        return JoinFailed(sentence, error.details() or "")
     if error.code() == FULL:
         return JoinFailed(f"the {server} server takes no more of {name}; trying again", error.details() or "")
     return JoinFailed(f"the {server} server is away; trying again", error.code().name.lower())
@@ -72,12 +84,14 @@ class ClientProcess:
         keep_freed_memory()
         self.thread = ThreadPoolExecutor(1, "hsfl-compute", self._begin_thread)
         self.setup: ClientSetup | None = None
+        self.welcome: Welcome | None = None  # for which `setup` was prepared
         self.joined = False  # whether the client has joined before: from then on the seat is this client's
         self.measured: OwnSpeeds | None = None
         self.channels: Channels | None = None
         self.call: Any = None  # the stream to the main server
         self.main_connected = asyncio.Event()  # set while the main server is there
         self.job: OpenRound | None = None
+        self.lost: LostOfHead | None = None  # of this client's heads, with the last one that was counted
         self.work: asyncio.Task[None] | None = None
         self.evaluation: asyncio.Task[None] | None = None
         self.working_copy: Part | None = None  # of the head, used again while the cut stays
@@ -142,12 +156,15 @@ class ClientProcess:
         call = self.channels.main.stream("Attend")
         await call.write(pack_message(Hello(name)))
         welcome, _ = expect_message(await read_message(call), Welcome)
-        setup = self.setup
-        if setup is None or (setup.seat != welcome.seat and not self.joined):
-            setup = self.setup = await self._prepare(call, welcome)
-        if setup.seat != welcome.seat:
+        if self.joined and self.setup is not None and self.setup.seat != welcome.seat:
             raise InputError(f"the main server gives {name} another seat than before; start this client again")
+        if welcome != self.welcome:
+            await self._begin_run(call, welcome)
+        setup = self.setup
+        assert setup is not None, "prepared for this Welcome"
         self.measured = self.measured or await self._measure(setup)
+        if (gradient_bytes := setup.kit.gradient_bytes) > LEAST_MESSAGE_BYTES:
+            self.channels.long = self._open_peer("main", gradient_bytes)
         holds = self.job.order.attempt if self.job is not None and not self.job.over else None
         ready = Ready(setup.kit.fingerprint, list(setup.class_counts), self.measured, holds, own_versions())
         await call.write(pack_message(ready))
@@ -194,18 +211,28 @@ class ClientProcess:
             self.lines.event("benched", rounds=message.rounds, why=message.why)
 
     def _open_channels(self) -> Channels:
-        """Channels with the certificate that is in the bundle now. A bundle that was good at the start may be half
-        renewed: then the client tries again."""
+        """The channels for messages that are short whatever is trained."""
+        return Channels(self._open_peer("main"), self._open_peer("edge"))
+
+    def _open_peer(self, server: str, largest_bytes: int = 0) -> Peer:
+        """A channel with the certificate that is in the bundle now. A bundle that was good at the start may be half
+        renewed: then the client tries again. largest_bytes: of the messages that the server sends."""
         name, certs = self.settings.name, self.certs
         try:
-            peers = [Peer(getattr(self.settings, server), server, name, certs) for server in ("main", "edge")]
+            return Peer(getattr(self.settings, server), server, name, certs, largest_bytes)
         except InputError as error:
             if self.setup is None or certs is None:
                 raise
             raise JoinFailed(
                 "the certificate cannot be used; trying again", without_folder(str(error), certs)
             ) from None
-        return Channels(*peers)
+
+    async def _begin_run(self, call: Any, welcome: Welcome) -> None:
+        """Prepare for the run that the main server describes. It may be another one than before the connection was lost, and what was made
+        for that one is forgotten."""
+        await self._abandon_round()
+        self.setup = self.measured = self.working_copy = self.welcome = None
+        self.setup, self.welcome = await self._prepare(call, welcome), welcome
 
     async def _prepare(self, call: Any, welcome: Welcome) -> ClientSetup:
         """The client's data and model. If they cannot be read or built, the main server is told why, for its log."""
@@ -232,9 +259,11 @@ class ClientProcess:
                 raise InputError(f"the edge server refuses {self.settings.name}: {error.details()}") from None
             raise _join_failure(error, "edge", self.settings.name) from None
         speed = await self._compute(setup.speed, self.settings.measure_s)
+        coding = await self._compute(setup.coding_seconds, speed, self.settings.measure_s)
+        encode_s, decode_s = ([seconds[way] for seconds in coding.values()] for way in (0, 1))
         return OwnSpeeds(
             speed.flops_per_s, main.up_bps, main.down_bps, edge.up_bps, edge.down_bps, machine_memory_bits(), main.delay_s,
-            list(speed.unit_forward_s), list(speed.unit_backward_s),
+            list(speed.unit_forward_s), list(speed.unit_backward_s), list(coding), encode_s, decode_s,
         )  # fmt: skip
 
     async def _take_order(self, setup: ClientSetup, order: Round) -> None:
@@ -245,10 +274,17 @@ class ClientProcess:
                 self._start_work(self._upload_again(setup, job))
             return
         self._check_cut(setup, order.cut)
+        setup.kit.codecs_of(order.codec)  # an error, before anything is done, where the settings have no such codec
+        self.lost = self._lost_of(order.counted)
         await self._abandon_round()
         self.lines.event("round begins", level="info", round=order.round + 1, cut=order.cut)
-        self.job = OpenRound(order)
+        self.job = OpenRound(order, lost_before=self.lost)
         self._start_work(self._do_round(setup, self.job))
+
+    def _lost_of(self, attempt: str | None) -> LostOfHead | None:
+        """What was lost with the head of this attempt, if this process sent it: only the main server knows which head was counted."""
+        known = (self.lost, None if self.job is None else self.job.lost)
+        return next((lost for lost in known if lost is not None and lost.attempt == attempt), None)
 
     def _check_cut(self, setup: ClientSetup, cut: int) -> None:
         """Refuse a cut below `min_cut`: the device decides what leaves it, whatever the main server plans."""

@@ -39,11 +39,12 @@ from hsfl.deploy.wire.client_messages import (
     Upload,
     Uploaded,
 )
+from hsfl.deploy.wire.coded_heads import HeadFiles, PackedHead
 from hsfl.deploy.wire.coded_tensors import is_coded_as, pack_coded, unpack_coded
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.messages import expect_any_message, expect_message, pack_message
-from hsfl.deploy.wire.model_chunks import collect, most_state_bytes, send, state_bytes, unpack_state
-from hsfl.deploy.wire.transport import Backoff, Peer, is_refusal, read_message
+from hsfl.deploy.wire.model_chunks import collect, most_state_bytes, send, unpack_state
+from hsfl.deploy.wire.transport import Backoff, Peer, is_refusal, is_too_long, read_message
 from hsfl.models.state import UnitState, load_state
 from hsfl.training.batches import Images
 from hsfl.training.evaluation import num_batches, tally
@@ -58,17 +59,46 @@ class Abandoned(Exception):
     """The round is over for this client: the main server gave another order, or a server refused the client."""
 
 
+@dataclass(frozen=True)
+class LostOfHead:
+    """What a codec has lost of a client's head on its way up (`link.model`), in an attempt and all before it."""
+
+    attempt: str
+    cut: int
+    lost: Tensor
+
+
 @dataclass(eq=False)
 class OpenRound:
     """What the client holds of a round. over: no more work is done on it."""
 
     order: Round
     over: bool = False
+    lost_before: LostOfHead | None = None  # with the client's last head that was counted
+    sent: UnitState | None = None  # the head as it came down
     head: UnitState | None = None  # the trained head, once all batches are done
+    upload: PackedHead | None = None  # the same as it travels
     call: Any = None  # the stream of batches
     awaited: Future[Any] | None = None  # what the compute thread waits for
     exchange_s: float = 0.0
     model_down_s: float = 0.0
+
+    @property
+    def lost(self) -> LostOfHead | None:
+        """What is lost with this round's head, if the head is counted."""
+        if self.upload is None or self.upload.lost is None:
+            return None
+        return LostOfHead(self.order.attempt, self.order.cut, self.upload.lost)
+
+    def pack(self, files: HeadFiles) -> bytes:
+        """The trained head as it travels. It is coded once, however often it is sent: a head that was taken is not replaced."""
+        assert self.head is not None
+        if self.upload is None:
+            before = self.lost_before
+            same_cut = before is not None and before.cut == self.order.cut
+            self.upload = files.pack(self.sent, self.head, before.lost if before is not None and same_cut else None)
+            self.sent = None
+        return self.upload.content
 
     def check(self) -> None:
         if self.over:
@@ -86,14 +116,22 @@ class OpenRound:
 
 @dataclass
 class Channels:
-    """The channels to both servers, as they are open now."""
+    """The channels to both servers, as they are open now. long: to the main server, too, for the answers to batches; None where
+    these are no longer than `main` takes."""
 
     main: Peer
     edge: Peer
+    long: Peer | None = None
+
+    @property
+    def batches(self) -> Peer:
+        """To the main server, for batches."""
+        return self.main if self.long is None else self.long
 
     async def close(self) -> None:
-        await self.main.close()
-        await self.edge.close()
+        for peer in (self.main, self.edge, self.long):
+            if peer is not None:
+                await peer.close()
 
 
 async def _fetch_head(edge: Peer, attempt: str, kit: ModelKit, cut: int) -> UnitState:
@@ -148,7 +186,9 @@ class RoundWork:
 
         async def work() -> UnitState:
             began_s, order = time.perf_counter(), self.job.order
-            head = await _fetch_head((await self.channels()).edge, order.attempt, self.setup.kit, order.cut)
+            head = self.job.sent = await _fetch_head(
+                (await self.channels()).edge, order.attempt, self.setup.kit, order.cut
+            )
             self.job.model_down_s = time.perf_counter() - began_s
             return head
 
@@ -156,13 +196,12 @@ class RoundWork:
 
     async def upload_head(self) -> None:
         """Send the trained head to the edge server."""
-        head = self.job.head
-        assert head is not None
+        content = self.job.pack(self.setup.kit.head_files)
 
         async def work() -> None:
             call = (await self.channels()).edge.stream("Upload")
             await call.write(pack_message(Upload(self.job.order.attempt)))
-            await send(call, state_bytes(head))
+            await send(call, content)
             await call.done_writing()
             expect_message(await read_message(call), Uploaded)
 
@@ -172,7 +211,7 @@ class RoundWork:
         """Open the stream of batches; returns the step that the main server expects."""
 
         async def work() -> int:
-            call = self.job.call = (await self.channels()).main.stream("Train")
+            call = self.job.call = (await self.channels()).batches.stream("Train")
             await call.write(pack_message(Enter(self.job.order.attempt)))
             entered, _ = expect_message(await read_message(call), Entered)
             return entered.step
@@ -194,7 +233,7 @@ class RoundWork:
             except (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError) as error:
                 self.job.call = None
                 self.job.check()
-                if isinstance(error, aio.AioRpcError) and is_refusal(error):
+                if isinstance(error, aio.AioRpcError) and (is_refusal(error) or is_too_long(error)):
                     raise Abandoned(error.details()) from None
             except asyncio.CancelledError:
                 self.job.call = None
@@ -246,12 +285,12 @@ class _Steps:
 
     def step(self, smashed: Tensor, y: Tensor, key: StepKey, need_gradient: bool) -> tuple[Tensor, Tensor]:
         """Smashed data and labels go up; the loss and the gradient come down."""
-        work, began_s = self.work, time.perf_counter()
+        work = self.work
         step, self.next_step = self.next_step, self.next_step + 1
-        codecs = work.setup.kit.codecs_of(key.client)
-        message = pack_message(
-            Batch(step), pack_coded("smashed", smashed, codecs.up, UP, draws_of(key, UP)) | {"labels": y}
-        )
+        codecs = work.setup.kit.codecs_of(work.job.order.codec)
+        coded = pack_coded("smashed", smashed, codecs.up, UP, draws_of(key, UP))
+        began_s = time.perf_counter()  # coding is the client's own work, and packing is the link's
+        message = pack_message(Batch(step), coded | {"labels": y})
         answer, tensors = expect_any_message(work.wait(work.exchange(step, message)), Gradient)
         if "loss" not in tensors or not all(name == "loss" or is_coded_as("gradient", name) for name in tensors):
             raise WireError("protocol", f"Gradient has tensors {sorted(tensors)}, not gradient and loss")

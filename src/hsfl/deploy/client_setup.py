@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from hsfl import plugins
+from hsfl.codec_table import UP, used_codecs
 from hsfl.config import RunConfig
 from hsfl.data import augment
 from hsfl.data.readers.reader_base import FILE_FIELDS
@@ -26,6 +27,7 @@ from hsfl.models.recipes import memory_format_of
 from hsfl.runs.client_data import divide_samples, read_data
 from hsfl.runs.prepare import make_images
 from hsfl.training.batches import ClientData, Feed, Images
+from hsfl.training.codecs.coding_speed import CODING_S, coding_seconds
 from hsfl.training.speed import Speed, training_speed
 
 
@@ -58,12 +60,16 @@ class ClientSetup:
             memory_format=laid_out,
         )
 
+    def coding_seconds(self, speed: Speed, seconds: float) -> dict[str, tuple[float, float]]:
+        """Seconds to encode and decode a number, by codec of the settings, timed for about so many seconds each."""
+        return coding_seconds(used_codecs(self.kit.config.link), speed.largest_message, UP, min(seconds, CODING_S))
+
 
 def prepare_setup(settings: ClientSettings, welcome: Welcome) -> ClientSetup:
     """Read the client's samples and build the model."""
     plugins.load_plugins_of(settings.plugins)
     simulated = settings.as_client is not None
-    config = received_config(welcome.settings, client_data_settings(settings), simulated)
+    config = received_config(welcome.settings, client_data_settings(settings), simulated, settings.model)
     check_seat(welcome.seat, config.fleet.num_clients)
     dataset = read_data(config if welcome.evaluates or simulated else _training_on_all(config))
     check_images(config, dataset)
@@ -82,6 +88,7 @@ def prepare_setup(settings: ClientSettings, welcome: Welcome) -> ClientSetup:
         sample_indices = shares[settings.as_client]
     check_visits(config, len(sample_indices))
     kit = made_within_memory(lambda: make_kit(config, tuple(welcome.input_shape), welcome.num_classes))
+    _ = kit.shapes  # on the compute thread, which calls this
     counts = torch.bincount(images.y[torch.from_numpy(sample_indices)], minlength=welcome.num_classes)
     feed = Feed(images, OneHolder(welcome.seat, sample_indices), config.seed, config.data.augment)
     test = _test_images(config, dataset, settings.as_client) if welcome.evaluates else None

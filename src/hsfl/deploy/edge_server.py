@@ -28,6 +28,7 @@ from hsfl.deploy.settings import received_config
 from hsfl.deploy.trust.identity import caller
 from hsfl.deploy.unit_store import UnitStore
 from hsfl.deploy.wire.client_messages import Fetch, Upload, Uploaded
+from hsfl.deploy.wire.coded_heads import ArrivedHead
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.link_probe import answer_probe
 from hsfl.deploy.wire.messages import expect_message, pack_message
@@ -124,18 +125,18 @@ def _join_units(before: UnitState, more: UnitState) -> UnitState:
     return join(before, more)[0 : more.stop].clone()
 
 
-def _check_head(content: bytes, open_round: EdgeRound, seat: Seat, kit: ModelKit) -> UnitState:
+def _check_head(content: bytes, open_round: EdgeRound, seat: Seat, kit: ModelKit) -> ArrivedHead:
     """A client's head in a safetensors file. It must have exactly the client's units, every number must be finite and at
     most its unit's largest value, and buffers must be in their legal ranges; anything else is a WireError."""
     like, train = open_round.state[0 : seat.cut], kit.config.train
-    head = unpack_state(content, like)
+    arrived = kit.head_files.unpack(content, like)
     try:
-        check_growth(head, open_round.largest_values)
+        check_growth(arrived.head, open_round.largest_values)
     except Diverged as error:
         raise WireError("diverged", str(error)) from None
     steps = RoundSteps(seat.num_samples, train.batch_size, train.local_epochs, open_round.round).count
-    kit.legal_ranges.check(head, like, steps, open_round.weight)
-    return head
+    kit.legal_ranges.check(arrived.head, like, steps, open_round.weight)
+    return arrived
 
 
 class ClientAtFault(Exception):
@@ -168,8 +169,12 @@ def sum_kept_clients(
 class EdgeProcess:
     """The edge server's handlers."""
 
-    def __init__(self, folder: Path, compute: ComputeQueue, log: Log, metrics: Metrics) -> None:
+    def __init__(
+        self, folder: Path, compute: ComputeQueue, log: Log, metrics: Metrics, model_path: str | None = None
+    ) -> None:
+        """model_path: of a config of transformers, where the run trains one."""
         self.folder, self.compute, self.log, self.metrics = folder, compute, log, metrics
+        self.model_path = model_path
         self.instance = secrets.token_hex(8)
         self.begin_message: Begin | None = None
         self.kit: ModelKit | None = None
@@ -197,7 +202,7 @@ class EdgeProcess:
         """Learn which model is trained, and answer which rounds and units this server holds."""
         message, _ = expect_message(request, Begin)
         if message != self.begin_message or self.kit is None:
-            config = received_config(message.settings)
+            config = received_config(message.settings, model_path=self.model_path)
             shape = tuple(message.input_shape)
             kit = await self.compute.run(
                 lambda: made_within_memory(lambda: make_kit(config, shape, message.num_classes))
@@ -307,9 +312,9 @@ class EdgeProcess:
         like, began_s = open_round.state[0 : seat.cut], time.perf_counter()
         try:
             with open_round.sole_stream("upload", seat.seat):
-                content = await collect(lambda: read_request(context), most_state_bytes(like))
+                content = await collect(lambda: read_request(context), self._begun_kit().head_files.most_bytes(like))
                 took_s = time.perf_counter() - began_s
-                head = await self.compute.run(lambda: self._checked_head(content, open_round, seat))
+                arrived = await self.compute.run(lambda: self._checked_head(content, open_round, seat))
         except WireError as error:
             await self._refuse_head(open_round, seat, error)
             raise
@@ -318,14 +323,14 @@ class EdgeProcess:
         async with open_round.news:
             # A client whose answer was lost uploads again; the head of before stays.
             if seat.seat not in open_round.finished:
-                open_round.finished[seat.seat] = FinishedSide(head, float(seat.weight))
+                open_round.finished[seat.seat] = FinishedSide(arrived.head, float(seat.weight))
                 open_round.model_up_s[seat.seat] = took_s
-                open_round.up_bytes += head.num_bytes
-            self.metrics.carried("client_edge", "up", head.num_bytes)
+                open_round.up_bytes += arrived.num_bytes
+            self.metrics.carried("client_edge", "up", arrived.num_bytes)
             open_round.news.notify_all()
         await context.write(pack_message(Uploaded()))
 
-    def _checked_head(self, content: bytes, open_round: EdgeRound, seat: Seat) -> UnitState:
+    def _checked_head(self, content: bytes, open_round: EdgeRound, seat: Seat) -> ArrivedHead:
         """As `_check_head`; whatever else goes wrong with a head is this client's alone, too."""
         try:
             return _check_head(content, open_round, seat, self._begun_kit())

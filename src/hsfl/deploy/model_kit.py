@@ -6,8 +6,9 @@ from math import prod
 
 import torch
 
-from hsfl.codec_table import NONE, allowed_links, checked_size, pair_text, read_pair
+from hsfl.codec_table import DOWN, NONE, UP, LinkChoices, allowed_links, checked_size
 from hsfl.config import RunConfig
+from hsfl.deploy.wire.coded_heads import HeadFiles
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.legal_state import LegalRanges
 from hsfl.deploy.wire.model_chunks import fingerprint
@@ -63,33 +64,52 @@ class ModelKit:
     def legal_ranges(self) -> LegalRanges:
         return LegalRanges.of(self.model)
 
-    def codecs_of(self, seat: int) -> LinkCodecs:
-        """The codecs of a client's smashed data and gradients."""
-        own = self.config.link.codecs
-        return self._codecs[NONE if own is None else pair_text(read_pair("link.codecs", own[seat]))]
+    def codecs_of(self, text: str | None) -> LinkCodecs:
+        """The codecs of a client's smashed data, gradients and heads. text: as in `link.codecs`, where clients have different ones; None: everybody's."""
+        text = next(iter(self._codecs)) if text is None else text
+        if text not in self._codecs:
+            raise WireError("codec", f"codec {text!r}, where the run's settings have {', '.join(self._codecs)}")
+        return self._codecs[text]
 
     @cached_property
     def _codecs(self) -> dict[str, LinkCodecs]:
-        """The codecs by their text; those of everybody as "none", where clients have none of their own."""
-        made = {
+        """The codecs of the settings by their text, and "none", which every client has at the last cut."""
+        allowed = allowed_links(self.config.link)
+        uncoded = {NONE: LinkChoices(model=next(iter(allowed.values())).model)}
+        return {
             text: make_link_codecs(links, self.model, self.layout)
-            for text, links in allowed_links(self.config.link).items()
+            for text, links in (allowed | uncoded | allowed).items()
         }
-        return made if self.config.link.codecs is not None else dict.fromkeys([NONE], next(iter(made.values())))
+
+    @cached_property
+    def head_files(self) -> HeadFiles:
+        """How trained heads travel to the edge server; all clients have one codec for them."""
+        return HeadFiles(self.codecs_of(None).model, next(iter(allowed_links(self.config.link).values())).model)
 
     @property
     def batch_bytes(self) -> int:
         """The longest message that a client sends: a batch of smashed data and labels, coded or not, and what describes them."""
-        largest = max(prod(shape) for shape in self.shapes) * self.initial.floats.itemsize + 8
-        plain = (self.config.train.batch_size + 1) * largest + (1 << 16)
-        return max(plain, self._coded_bytes() + (1 << 16))
+        return self._message_bytes(UP)
 
-    def _coded_bytes(self) -> int:
+    @property
+    def gradient_bytes(self) -> int:
+        """The longest message that a client is sent: the gradient of a batch, coded or not, its loss, and what describes them."""
+        return self._message_bytes(DOWN)
+
+    def _message_bytes(self, direction: str) -> int:
+        largest = max(prod(shape) for shape in self.shapes) * self.initial.floats.itemsize + 8
+        plain = (self.config.train.batch_size + 1) * largest
+        return max(plain, self._coded_bytes(direction)) + (1 << 16)
+
+    def _coded_bytes(self, direction: str) -> int:
         """The most that a coded batch takes, with its labels; a codec may make a message longer, too."""
-        codecs, size = [links.up for links in allowed_links(self.config.link).values()], self.config.train.batch_size
-        number_bytes = self.initial.floats.itemsize
+        size, number_bytes = self.config.train.batch_size, self.initial.floats.itemsize
+        codecs = [getattr(links, direction) for links in allowed_links(self.config.link).values()]
         sizes = [
-            checked_size(up, (size, *shape), number_bytes) for up in codecs if up is not None for shape in self.shapes
+            checked_size(codec, (size, *shape), number_bytes)
+            for codec in codecs
+            if codec is not None
+            for shape in self.shapes
         ]
         return round(max(sizes)) + 8 * size if sizes else 0
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from hsfl import plugins
+from hsfl.codec_table import DOWN, used_codecs
 from hsfl.config import RunConfig
 from hsfl.data.registry import Dataset
 from hsfl.deploy.admin.benching import BenchRules
@@ -38,11 +39,13 @@ from hsfl.errors import InputError
 from hsfl.files import writing
 from hsfl.models.cost_table import measure_cost
 from hsfl.models.recipes import memory_format_of
+from hsfl.planning.coded_cost import timed_coding
 from hsfl.planning.world import OPTIMIZER_STATES
 from hsfl.runs.client_data import read_data, sample_facts
 from hsfl.runs.prepare import input_shape, make_images
 from hsfl.runs.run_folder.folder import LOCK, RunFolder, check_same_run, lock_file
 from hsfl.runs.run_folder.write_records import Summary
+from hsfl.training.codecs.coding_speed import coding_seconds
 from hsfl.training.speed import training_speed
 
 SPEED_S = 0.5  # for which the main server measures its own speed
@@ -132,7 +135,9 @@ def _measured_planner(kit: ModelKit, log: Log) -> CutPlanner:
     cost = measure_cost(kit.model, shape, train.batch_size, optimizer_states=OPTIMIZER_STATES[train.optimizer])
     laid_out = memory_format_of(kit.config.model)
     speed = training_speed(kit.model, shape, kit.num_classes, train, SPEED_S, memory_format=laid_out)
-    return CutPlanner(kit.config, cost, speed.flops_per_s, log, work_of_main(speed))
+    coding_s = coding_seconds(used_codecs(kit.config.link), speed.largest_message, DOWN)
+    coding = timed_coding(coding_s, speed.flops_per_s)
+    return CutPlanner(kit.config, cost, speed.flops_per_s, log, work_of_main(speed), coding)
 
 
 def _begin_folder(folder: RunFolder, config: RunConfig, num_threads: int | None) -> None:
@@ -168,7 +173,7 @@ async def serve_edge(settings: EdgeSettings, insecure: bool, log: Log) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     with lock_file(folder / LOCK), _metrics_page(settings.metrics, metrics, certs, log):
         compute, stopping = ComputeQueue(settings.threads), asyncio.Event()
-        edge = EdgeProcess(folder, compute, log, metrics)
+        edge = EdgeProcess(folder, compute, log, metrics, settings.model)
         server = await listen(settings.listen, "hsfl.Edge", edge.methods(), certs, log, metrics)
         _on_signals(stopping.set)
         log.event("listens", port=server.port)

@@ -3,13 +3,13 @@
 import json
 import os
 import tomllib
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hsfl import plugins
-from hsfl.codec_table import NONE, allowed_links
+from hsfl.codec_table import allowed_links
 from hsfl.config import DEVICES_DATA, DataConfig, RunConfig, parse_config
 from hsfl.config.reading import beside
 from hsfl.errors import InputError, explain
@@ -17,7 +17,12 @@ from hsfl.framework_table import PROPOSED, copy_per_client_names, method
 from hsfl.planning.fair_defaults import without_auto
 
 TAU_S = 600.0  # where train.tau_s is not given: a client that takes longer is dropped from the round
-NEVER_SENT = {"model": {"init_weights"}, "data": {"dir", "name", "client_file", "test_file", "sha256"}}
+NEVER_SENT = {
+    "model": {"init_weights"},
+    "data": {"dir", "name", "client_file", "test_file", "sha256"},
+    "link": {"points", "max_points"},
+}
+HF = "hf:"  # before the path of a config of transformers
 SENT = ("framework", "seed", "model", "data", "train", "fleet", "options", "link")  # what other machines get
 
 
@@ -74,6 +79,7 @@ class EdgeSettings(_Table):
     threads: int | None = Field(None, ge=1)  # of torch
     metrics: str | None = None  # address and port for Prometheus
     plugins: tuple[str, ...] = ()  # files that register the model
+    model: str | None = None  # a config of transformers, or its folder, where the run trains hf:...
 
 
 class ClientSettings(_Table):
@@ -91,6 +97,7 @@ class ClientSettings(_Table):
     measure_s: float = Field(1.0, ge=0, le=60)  # for which the client measures itself when it joins
     away_s: float = Field(1800.0, ge=0, allow_inf_nan=True)  # the client ends when the main server is away for longer
     plugins: tuple[str, ...] = ()  # files that register the model or the data
+    model: str | None = None  # a config of transformers, or its folder, where the run trains hf:...
 
 
 Settings = TypeVar("Settings", bound=_Table)
@@ -122,7 +129,7 @@ def read_settings(path: Path, kind: type[Settings]) -> Settings:
 def _from_folder(path: Path, settings: _Table) -> dict[str, Any]:
     """The settings of a file that name paths, with these paths from the file's folder."""
     folder = path.parent
-    given = {name: getattr(settings, name, None) for name in ("out", "certs")}
+    given = {name: getattr(settings, name, None) for name in ("out", "certs", "model")}
     paths: dict[str, Any] = {name: os.path.join(folder, value) for name, value in given.items() if value is not None}
     if files := getattr(settings, "plugins", ()):
         paths["plugins"] = tuple(os.path.join(folder, file) for file in files)
@@ -134,13 +141,9 @@ def _from_folder(path: Path, settings: _Table) -> dict[str, Any]:
 
 
 def _check_codecs(config: RunConfig) -> None:
-    """Refuse codecs that a planner would choose: a deployment plans cuts alone, and gives each seat the codec that the settings give it."""
+    """Refuse codecs that are none, or not one for each seat; whether the framework has codecs by client is checked with its cuts."""
     codecs, seats = config.link.codecs, config.fleet.num_clients
-    if len(allowed_links(config.link)) > 1 and codecs is None:
-        raise InputError(
-            f"run.link.allowed is {list(config.link.allowed)}, of which real machines choose none; plan with hsfl plan, and give its codecs as "
-            "run.link.codecs, one for each seat"
-        )
+    allowed_links(config.link)
     if codecs is not None and len(codecs) != seats:
         raise InputError(f"run.link.codecs has {len(codecs)} entries but there are {seats} seats; give one for each")
 
@@ -166,11 +169,6 @@ def run_config(settings: MainSettings) -> RunConfig:
             f"run.train.norm_statistics is {config.train.norm_statistics!r}, which real machines do not do yet; leave it out"
         )
     _check_codecs(config)
-    if config.link.model != NONE:
-        raise InputError(
-            f"run.link.model is {config.link.model!r}, which real machines do not do yet: a device would have to remember what was lost; "
-            "leave it out"
-        )
     _check_robust(settings, config)
     if config.network.service != "turns" and config.network.server == "shares":
         raise InputError(
@@ -249,13 +247,18 @@ def sent_settings(config: RunConfig) -> str:
     for section, names in NEVER_SENT.items():
         tree[section] = {name: value for name, value in tree[section].items() if name not in names}
     tree["fleet"] = {"num_clients": config.fleet.num_clients}
+    if (name := config.model.name).startswith(HF):
+        tree["model"]["name"] = HF + PurePath(name.removeprefix(HF)).name
     return json.dumps(tree, allow_nan=False)
 
 
-def received_config(settings: str, data: dict[str, Any] | None = None, simulated: bool = False) -> RunConfig:
-    """The config from the settings that the main server sent, of which none names a file.
+def received_config(
+    settings: str, data: dict[str, Any] | None = None, simulated: bool = False, model_path: str | None = None
+) -> RunConfig:
+    """The config from the settings that the main server sent, of which none names a file of this machine.
 
     data: this machine's own data settings. simulated: divide the data as a simulation of the run does, instead of taking all.
+    model_path: this machine's own config of a model of transformers, where the run trains one.
     """
     try:
         tree = json.loads(settings)
@@ -264,8 +267,16 @@ def received_config(settings: str, data: dict[str, Any] | None = None, simulated
             sections[section] = {name: value for name, value in sections[section].items() if name not in names}
         sent = sections["data"] if simulated else {"augment": sections["data"]["augment"]}
         sections["data"] = sent | (data or {})
+        name = str(sections["model"].get("name", ""))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"the main server's settings cannot be read ({error}); install the same hsfl") from None
+    if name.startswith(HF):
+        if model_path is None:
+            raise InputError(
+                f"the run trains {name}, and model is not given; copy that config, or its folder, to this machine, and name it as model in "
+                "this machine's file"
+            )
+        sections["model"]["name"] = HF + model_path
     return parse_config(sections)
 
 

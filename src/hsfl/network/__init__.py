@@ -21,6 +21,7 @@ OFFERED = {  # to other folders, by module
         "random_positions",
         "RATE_NAMES",
         "RoundDraw",
+        "SPEED_STD",
     ),
     "clock": (
         "after_upload",

@@ -98,9 +98,21 @@ class UnitWork:
     backward: Array
 
     @staticmethod
-    def before_cuts(forward_s: Sequence[float], backward_s: Sequence[float], sample_flops_per_s: float) -> "UnitWork":
-        """Of a client, [C], from the seconds of each unit for a batch. sample_flops_per_s: its speed over the samples of a batch."""
-        return UnitWork(*(np.cumsum([0.0, *unit_s]) * sample_flops_per_s for unit_s in (forward_s, backward_s)))
+    def before_cuts(
+        forward_s: Sequence[float],
+        backward_s: Sequence[float],
+        sample_flops_per_s: float,
+        step_s: float | None = None,
+    ) -> "UnitWork":
+        """Of a client, [C], from the seconds of each unit for a batch. sample_flops_per_s: its speed over the samples of a batch. step_s: of a
+        client that holds all units, which never waits between forward and backward; None: the units' sum."""
+        forward, backward = (np.cumsum([0.0, *unit_s]) * sample_flops_per_s for unit_s in (forward_s, backward_s))
+        whole = forward[-1] + backward[-1]
+        if step_s is not None and whole > 0:
+            forward[-1], backward[-1] = (
+                side[-1] * (step_s * sample_flops_per_s / whole) for side in (forward, backward)
+            )
+        return UnitWork(forward, backward)
 
     @staticmethod
     def after_cuts(forward_s: Sequence[float], backward_s: Sequence[float], sample_flops_per_s: float) -> "UnitWork":

@@ -5,7 +5,14 @@ Equations of links and phases are in `network`, solvers in `allocation`, trainin
 """
 
 OFFERED = {  # to other folders, by module
-    "coded_cost": ("coded_cost",),
+    "coded_cost": (
+        "coded_cost",
+        "cost_of_rows",
+        "Coding",
+        "rows_within_points",
+        "timed_coding",
+        "work_of_rows",
+    ),
     "cuts": (
         "check_codecs",
         "check_cuts",

@@ -6,7 +6,8 @@ operations of encoding and decoding are added to the FLOPs of whoever does them.
 
 Sizes that depend on the data (top-k's) are the largest that may be sent; what a run sends is in its bytes. Scales that all samples of a
 batch share are charged to full batches. The operations of coding a head happen once a round and are not charged: they are a few for each
-weight, which a single sample's step exceeds.
+weight, which a single sample's step exceeds. Where a machine's codecs were timed (`hsfl measure`, or a device that joins) coding takes what it
+took, in FLOPs at the machine's speed; else the operations that the codec's row states.
 
 Where a planner chooses codecs with cuts (`link.allowed`), the table has a block of all cuts for each codec, one after another, and every reader
 of rows chooses among all of them without knowing of codecs.
@@ -19,7 +20,7 @@ Legend: C = num_units + 1 cuts.
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -33,9 +34,11 @@ from hsfl.codec_table import (
     LinkSettings,
     allowed_links,
     checked_size,
+    choice_text,
     link_text,
     pair_text,
     read_pair,
+    used_codecs,
 )
 from hsfl.errors import InputError
 from hsfl.models.cost_table import BITS_PER_BYTE, CostTable
@@ -53,6 +56,9 @@ CODED = (
 )
 UNCODED = ("param_bits", "memory_bits")  # the same whatever the codec
 POINTS_FIELDS = ("codec", "cut", "points")
+
+
+Coding = Mapping[str, tuple[Array | float, Array | float]]  # to encode and decode a number, by codec; arrays [K, 1]
 
 
 @dataclass(frozen=True)
@@ -99,13 +105,13 @@ def cost_of_rows(cost: CostTable, links: Sequence[LinkChoices], batch_size: int)
 
 
 def work_of_rows(
-    cost: CostTable, links: Sequence[LinkChoices], measured: UnitWork | None, side: str
+    cost: CostTable, links: Sequence[LinkChoices], measured: UnitWork | None, side: str, coding: Coding | None = None
 ) -> UnitWork | None:
-    """What measured units take at each row, with the coding; side: client or server."""
+    """What measured units take at each row, with the coding; side: client or server. coding: FLOPs for each number, where codecs were timed."""
     if measured is None:
         return None
     blocks = [
-        _with_coding(measured, getattr(coding_work(cost, choices), side) if choices.lossy else None)
+        _with_coding(measured, getattr(coding_work(cost, choices, coding), side) if choices.lossy else None)
         for choices in links
     ]
     if len(blocks) == 1:
@@ -195,15 +201,35 @@ def read_points(path: str) -> dict[tuple[str, int], float]:
     return points
 
 
-def coding_work(cost: CostTable, choices: LinkChoices) -> CodingWork:
-    """What encoding and decoding take for a sample."""
+def coding_work(cost: CostTable, choices: LinkChoices, coding: Coding | None = None) -> CodingWork:
+    """What encoding and decoding take for a sample. coding: as of `work_of_rows`."""
     numbers = np.array([float(prod(shape)) if shape else 0.0 for shape in _shapes(cost)])
     up, down = (
-        (0.0, 0.0) if choice is None else (choice.row.encode_operations, choice.row.decode_operations)
+        (0.0, 0.0) if choice is None else (coding or {}).get(choice_text(choice), stated_operations(choice))
         for choice in (choices.up, choices.down)
     )
     there, back = numbers * (cost.smashed_bits > 0), numbers * (cost.gradient_bits > 0)
     return CodingWork(UnitWork(there * up[0], back * down[1]), UnitWork(there * up[1], back * down[0]))
+
+
+def timed_coding(coding_s: Mapping[str, tuple[float, float]], flops_per_s: float) -> dict[str, tuple[float, float]]:
+    """FLOPs at a machine's speed to encode and decode a number, by codec, from its seconds."""
+    return {text: (encode_s * flops_per_s, decode_s * flops_per_s) for text, (encode_s, decode_s) in coding_s.items()}
+
+
+def coding_of_clients(timed: Sequence[Mapping[str, tuple[float, float]]], link: LinkSettings) -> Coding:
+    """The coding of several clients, [K, 1] by codec. timed: FLOPs for each number, [K]; where a client's codec was not timed, the stated ones."""
+    coding = {}
+    for choice in used_codecs(link):
+        text, stated = choice_text(choice), stated_operations(choice)
+        operations = np.array([client.get(text, stated) for client in timed])  # [K, 2]
+        coding[text] = operations[:, :1], operations[:, 1:]
+    return coding
+
+
+def stated_operations(choice: CodecChoice) -> tuple[float, float]:
+    """What encoding and decoding a number take by the codec's row."""
+    return choice.row.encode_operations, choice.row.decode_operations
 
 
 def _shapes(cost: CostTable) -> Sequence[tuple[int, ...]]:

@@ -13,6 +13,7 @@ from hsfl.fleet_file import Device, FleetFile, Profile
 from hsfl.models.cost_table import CostTable
 from hsfl.network.channel import RATE_NAMES
 from hsfl.network.latency import UnitWork, client_work
+from hsfl.planning.coded_cost import Coding, coding_of_clients, timed_coding
 
 FIELDS = {name: name.removeprefix("main_") for name in RATE_NAMES}  # main_up_bps is a device's `up`
 
@@ -81,6 +82,8 @@ class MeasuredWorks:
 
     devices: UnitWork | None
     main_server: UnitWork | None
+    device_coding: Coding | None = None  # FLOPs to encode and decode a number, [K, 1] by codec
+    main_coding: Coding | None = None
 
 
 def measured_works(config: RunConfig, cost: CostTable) -> MeasuredWorks:
@@ -101,7 +104,9 @@ def measured_works(config: RunConfig, cost: CostTable) -> MeasuredWorks:
                 f"has {cost.num_units} here; run hsfl measure again, or delete the profile"
             )
     devices = [
-        UnitWork.before_cuts(device.profile.forward_s, device.profile.backward_s, _sample_speed(device, config))
+        UnitWork.before_cuts(
+            device.profile.forward_s, device.profile.backward_s, _sample_speed(device, config), device.profile.step_s
+        )
         if device.profile is not None and _fits(device.profile, config)
         else client_work(cost, None)
         for device in file.devices
@@ -109,7 +114,17 @@ def measured_works(config: RunConfig, cost: CostTable) -> MeasuredWorks:
     main, main_work = file.main_server, None
     if main is not None and main.profile is not None and _fits(main.profile, config):
         main_work = UnitWork.after_cuts(main.profile.forward_s, main.profile.backward_s, _sample_speed(main, config))
-    return MeasuredWorks(UnitWork.of_clients(devices), main_work)
+    device_coding = coding_of_clients([_coding(device, config) for device in file.devices], config.link)
+    return MeasuredWorks(
+        UnitWork.of_clients(devices), main_work, device_coding, None if main is None else _coding(main, config)
+    )
+
+
+def _coding(device: Device, config: RunConfig) -> dict[str, tuple[float, float]]:
+    """FLOPs of coding a number at the device's speed, where its codecs were timed."""
+    if device.profile is None or not _fits(device.profile, config):
+        return {}
+    return timed_coding(device.profile.coding_s, device.cpu_hz * device.flops_per_cycle)
 
 
 def _sample_speed(device: Device, config: RunConfig) -> float:

@@ -21,6 +21,7 @@ from hsfl.models.cost_table import CostTable, measure_cost
 from hsfl.network import devices, history
 from hsfl.network.channel import (
     RATE_NAMES,
+    SPEED_STD,
     Links,
     Measured,
     Ofdma,
@@ -127,8 +128,8 @@ def world_of(config: RunConfig, cost: CostTable) -> World:
         blocks, usable = list(allowed.values()), rows_within_points(config.link, cost)
         works = replace(
             works,
-            devices=work_of_rows(cost, blocks, works.devices, "client"),
-            main_server=work_of_rows(cost, blocks, works.main_server, "server"),
+            devices=work_of_rows(cost, blocks, works.devices, "client", works.device_coding),
+            main_server=work_of_rows(cost, blocks, works.main_server, "server", works.main_coding),
         )
         cost = cost_of_rows(cost, blocks, config.train.batch_size)
     fleet = replace(fleet, work=works.devices)
@@ -153,8 +154,16 @@ def world_of(config: RunConfig, cost: CostTable) -> World:
     own_codecs = not method(config.framework).pools_data and (len(allowed) > 1 or config.link.codecs is not None)
     codecs = tuple(allowed)[: cost.num_blocks]
     return World(
-        cost, fleet, servers, links, recorded, config.fleet_seed, network.speed_std, codecs, own_codecs, usable
+        cost, fleet, servers, links, recorded, config.fleet_seed, speed_std_of(network), codecs, own_codecs, usable
     )
+
+
+def speed_std_of(network: NetworkConfig) -> float:
+    """How much a client's speed changes from round to round: as the settings say, else as in the paper over a radio. On measured links speeds
+    are measured, and a plan that drew others would be a worse prediction."""
+    if network.speed_std is not None:
+        return network.speed_std
+    return SPEED_STD if network.kind == "ofdma" else 0.0
 
 
 def server_is_queue(network: NetworkConfig) -> bool:

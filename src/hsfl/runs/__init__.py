@@ -48,6 +48,7 @@ OFFERED = {  # to other folders, by module
         "PlanCheck",
     ),
     "prepare": (
+        "find_device",
         "input_shape",
         "make_images",
         "make_model",
@@ -114,6 +115,7 @@ OFFERED = {  # to other folders, by module
     ),
     "run_folder.write_records": (
         "clients_record",
+        "coded_note",
         "finite_quality",
         "make_round_record",
         "phase_times",

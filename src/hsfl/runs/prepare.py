@@ -98,7 +98,7 @@ def prepare(
     if model is not None:
         check_weights(model)
     fitted = copy.deepcopy(model) or make_model(config, train.shape, dataset.num_classes, config.model.certify)
-    fitted = fitted.to(_find_device(config.device)).eval()
+    fitted = fitted.to(find_device(config.device)).eval()
     goal = find_goal(config, dataset)
     check_fits(fitted, _largest(train, dataset), dataset.num_classes, goal.row.targets, pixel_shape)
     _check_loss(goal, fitted, train, dataset.num_classes)
@@ -205,7 +205,7 @@ def _check_loss(goal: Goal, model: SplitModel, train: Images, num_outputs: int) 
 
 def make_images(config: RunConfig, dataset: Dataset, side: str) -> Images:
     """The training or test samples (`side` is "train" or "test") on the config's device, resized to `model.input`."""
-    device = _find_device(config.device)
+    device = find_device(config.device)
     x, y = (dataset.train_x, dataset.train_y) if side == "train" else (dataset.test_x, dataset.test_y)
     if not len(y):
         raise InputError(
@@ -255,7 +255,7 @@ def make_model(config: RunConfig, input_shape: tuple[int, ...], num_classes: int
     return model
 
 
-def _find_device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
     """The device "cpu", "cuda" or "mps"; one that torch does not see is an error."""
     ready = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not ready[name]:
@@ -265,7 +265,7 @@ def _find_device(name: str) -> torch.device:
 
 def _check_settings(config: RunConfig) -> None:
     """Refuse settings that are wrong whatever the data and the model are."""
-    _find_device(config.device)
+    find_device(config.device)
     _check_policy(config)
     allowed_links(config.link)
     refuse_wherever_given(config)

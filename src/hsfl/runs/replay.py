@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from hsfl.codec_table import NONE
 from hsfl.config import RunConfig
 from hsfl.data.partition import class_counts
 from hsfl.engines.engine import Inline
@@ -24,7 +25,7 @@ from hsfl.errors import InputError
 from hsfl.framework_table import method
 from hsfl.frameworks import find_framework
 from hsfl.frameworks.framework import Task, checked_round, whole_models
-from hsfl.models.state import UnitState
+from hsfl.models.state import TensorsByClient, UnitState
 from hsfl.runs.export import evaluate_folder
 from hsfl.runs.loop import assess, assess_estimated, estimated_model, exported_model
 from hsfl.runs.prepare import Bench, prepare
@@ -88,23 +89,28 @@ class RoundReplayer:
         self._counted = dict[int, np.ndarray]()
         self._last_kept: Sequence[int] = ()
         self._estimated: UnitState | None = None
+        self._memory = dict[
+            int, tuple[int, dict[str, Tensor]]
+        ]()  # what each client remembers, with the cut that it had
         self._begin(replace(bench.task, counted=self._counted))
 
     def _begin(self, task: Task) -> None:
-        self.framework = find_framework(task.config.framework)(task)
+        self.framework, self._codecs = find_framework(task.config.framework)(task), task.codecs
         self.engine.attach(self.framework, self.bench.exam)
         self.state = self.framework.init()
 
     def advance(self, record: RoundRecord) -> dict[str, Any]:
         """Make the next round with the record's cuts and kept clients. Returns what the record should hold of TRAINED and,
         where the round was tested, of TESTED."""
-        if list(self.framework.cuts) != record.cuts:
-            self._take_cuts(tuple(record.cuts))
+        codecs = tuple(record.codecs or ())
+        if (list(self.framework.cuts), self._codecs) != (record.cuts, codecs):
+            self._take_cuts(tuple(record.cuts), codecs)
         index = record.round - 1
         if record.weights is not None:
             self._counted[index] = np.array(record.weights)
         answer = self.framework.round(self.state, record.kept, index)
         self.state, result = checked_round(self.framework, self.state, answer)
+        self._memory |= {k: (record.cuts[k], self.state.memory[k]) for k in record.kept if k in self.state.memory}
         self.rounds_done, self._last_kept, self._estimated = record.round, record.kept, None
         row: dict[str, Any] = {
             "num_samples": result.num_samples,
@@ -115,15 +121,20 @@ class RoundReplayer:
             return row
         return row | tested_fields(self._quality(record))
 
-    def _take_cuts(self, cuts: tuple[int, ...]) -> None:
-        """Go on with other cuts: the whole model is divided anew, as the servers of real machines do it."""
+    def _take_cuts(self, cuts: tuple[int, ...], codecs: tuple[str, ...]) -> None:
+        """Go on with other cuts or codecs: the whole model is divided anew, as the servers of real machines do it. A device remembers what was
+        lost of its heads as long as it has the same cut."""
         if not method(self.bench.task.config.framework).copy_per_client:
             raise InputError(
                 f"round {self.rounds_done + 1} has cuts {list(cuts)}, and this framework has {list(self.framework.cuts)} all the time"
             )
         (whole,) = whole_models(self.framework, self.state)
         arranged = replace(self.bench.task.arranged, one_cut=cuts[0])
-        self._begin(replace(self.bench.task, counted=self._counted, cuts=cuts, arranged=arranged, initial=whole))
+        self._begin(
+            replace(self.bench.task, counted=self._counted, cuts=cuts, codecs=codecs, arranged=arranged, initial=whole)
+        )
+        memory = {k: tensors for k, (cut, tensors) in self._memory.items() if cut == cuts[k]}
+        self.state = replace(self.state, memory=TensorsByClient(memory))
         if self.framework.cuts != cuts:
             raise InputError(f"round {self.rounds_done + 1} has cuts {list(cuts)}, which this framework does not take")
 
@@ -194,16 +205,21 @@ def begin_replay(folder: RunFolder, first: RoundRecord, data_dir: Path | None = 
         raise InputError("who was kept is not recorded for so many clients; hsfl run makes the whole run again")
     if first.measured is None:
         return RoundReplayer(prepare(config, cuts=folder.cuts()))
-    return RoundReplayer(prepare(_simulated(config, first.cuts), cuts=CutsRecord(first.cuts)))
+    bench = prepare(_simulated(config, first), cuts=CutsRecord(first.cuts, codecs=first.codecs))
+    task = replace(bench.task, config=bench.task.config.model_copy(update={"link": config.link}))
+    return RoundReplayer(replace(bench, task=task))
 
 
-def _simulated(config: RunConfig, cuts: Sequence[int]) -> RunConfig:
-    """The config of real machines with the cuts that they were given, so that none are searched for simulated devices."""
-    row = method(config.framework)
+def _simulated(config: RunConfig, first: RoundRecord) -> RunConfig:
+    """The config of real machines with the cuts and codecs that they were given in the first round, so that none are searched for simulated devices."""
+    row, cuts, link = method(config.framework), tuple(first.cuts), config.link
     one_cut = cuts[0] if not row.own_cuts and row.timing.cut == "any" else config.fleet.one_cut
-    return config.model_copy(
-        update={"fleet": config.fleet.model_copy(update={"cuts": tuple(cuts), "one_cut": one_cut})}
-    )
+    if first.codecs is not None:
+        link = link.model_copy(
+            update={"allowed": (NONE,), "codecs": tuple(first.codecs), "points": None, "max_points": None}
+        )
+    fleet = config.fleet.model_copy(update={"cuts": cuts, "one_cut": one_cut})
+    return config.model_copy(update={"fleet": fleet, "link": link})
 
 
 def _check_data(folder: RunFolder, bench: Bench, records: Sequence[RoundRecord]) -> None:

@@ -35,6 +35,10 @@ OFFERED = {  # to other folders, by module
         "clip_of",
         "parameter_stretches",
     ),
+    "codecs.coding_speed": (
+        "CODING_S",
+        "coding_seconds",
+    ),
     "codecs.codec": (
         "Codec",
         "Draws",

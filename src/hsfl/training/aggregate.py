@@ -129,8 +129,12 @@ class PartialSum:
 
 def sum_memory(like: UnitState, start: int, stop: int) -> UnitState:
     """Zeros for a sum over the units `[start, stop)` of the model that `like` is a part of."""
-    device = "cpu" if like.floats.device.type == "mps" else like.floats.device  # mps has no float64
-    return UnitState.empty(like.layout, start, stop, torch.int64, device)
+    return UnitState.empty(like.layout, start, stop, torch.int64, device_of_doubles(like.floats))
+
+
+def device_of_doubles(tensor: Tensor) -> torch.device:
+    """Where float64 numbers are computed that belong to a tensor: on the tensor's device, unless the device has none (mps)."""
+    return torch.device("cpu") if tensor.device.type == "mps" else tensor.device
 
 
 def largest_allowed(before: UnitState) -> tuple[float, ...]:

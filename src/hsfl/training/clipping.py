@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hsfl.models.state import Layout, UnitState
 from hsfl.models.units import SplitModel
-from hsfl.training.aggregate import Diverged
+from hsfl.training.aggregate import Diverged, device_of_doubles
 
 GRID_BITS = 48
 WHOLE = 1 << GRID_BITS  # the squared norm of an update that is exactly as long as it may be
@@ -103,8 +103,9 @@ def clip_of(clip_norm: float | None, model: SplitModel, layout: Layout) -> Clip 
 def scale_update(stretches: Stretches, sent: UnitState, trained: UnitState, factor: float) -> None:
     """Multiply the update of the parameters by a factor; `trained` is changed."""
     for before, after in parameter_pairs(stretches, sent, trained):
-        wide = before.to(torch.float64)
-        after.copy_((after.to(torch.float64) - wide).mul_(factor).add_(wide))
+        device = device_of_doubles(before)
+        wide = before.to(device).double()
+        after.copy_((after.to(device).double() - wide).mul_(factor).add_(wide))
 
 
 def update_size(stretches: Stretches, sent: UnitState, trained: UnitState) -> float:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hsfl.errors import InputError
 from hsfl.tasks import DEFAULT, LearningTask, Metric, find_task
+from hsfl.training.aggregate import device_of_doubles
 
 MOST_NATS = 600.0  # beyond it a perplexity is no number that a record holds
 
@@ -103,7 +104,7 @@ def _plugin_metric_sum(task: str, metric: Metric, output: Tensor, target: Tensor
         raise InputError(
             f"metric {metric.name} of task {task!r} gives {shape} for {len(target)} samples; give one number each"
         )
-    return float(value.double().sum())
+    return float(value.to(device_of_doubles(value)).double().sum())
 
 
 def _class_sums(output: Tensor, target: Tensor, num_outputs: int) -> tuple[float, ...]:
@@ -123,7 +124,9 @@ def _label_sums(output: Tensor, target: Tensor, num_outputs: int) -> tuple[float
 
 def _number_sums(output: Tensor, target: Tensor, num_outputs: int) -> tuple[float, ...]:
     """For each column: absolute errors, squared errors, targets, squared targets."""
-    y, error = target.double(), output.double() - target.double()
+    device = device_of_doubles(output)
+    y = target.to(device).double()
+    error = output.to(device).double() - y
     rows = torch.stack([error.abs().sum(0), error.square().sum(0), y.sum(0), y.square().sum(0)], dim=1)
     return tuple(rows.flatten().tolist())
 

@@ -26,7 +26,7 @@ from hsfl.data.augment import AUGMENTATIONS
 from hsfl.models.state import UnitState, bind_state
 from hsfl.models.units import SplitModel
 from hsfl.rng import stream
-from hsfl.training.aggregate import WEIGHT_BITS, Diverged
+from hsfl.training.aggregate import WEIGHT_BITS, Diverged, device_of_doubles
 from hsfl.training.batches import Feed, pass_positions
 from hsfl.training.link import LinkBytes
 
@@ -258,7 +258,7 @@ class Estimator:
         self, number: int, channels: slice, shift: Array, layer: nn.Module, inputs: Sequence[Tensor]
     ) -> None:
         x = inputs[0].detach()
-        wide = (x.cpu() if x.device.type == "mps" else x).double()
+        wide = x.to(device_of_doubles(x)).double()
         variance, mean = torch.var_mean(wide, [axis for axis in range(x.ndim) if axis != 1], correction=0)
         num_values = x.numel() // x.shape[1]
         self.moments.add(number, channels, _array(mean) - shift, _array(variance), self.weight, num_values)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hsfl.models.state import UnitState
+from hsfl.training.aggregate import device_of_doubles
 
 CHUNK = 1 << 16  # numbers of each client that are sorted at once
 MEAN, TRIMMED_MEAN, MEDIAN = "mean", "trimmed_mean", "median"
@@ -46,12 +47,8 @@ def _write_middle(after: Tensor, vectors: Sequence[Tensor], num_out: int) -> Non
         place = slice(begin, min(begin + CHUNK, len(after)))
         values = torch.stack([vector[place] for vector in vectors]).sort(dim=0).values
         middle = values[num_out : len(vectors) - num_out]
-        total = torch.zeros(values.shape[1], dtype=torch.float64, device=_device(after))
+        total = torch.zeros(values.shape[1], dtype=torch.float64, device=device_of_doubles(after))
         for row in middle:  # one by one: a sum over a dimension may add in another order elsewhere
             total += row.to(total.device, torch.float64)
         mean = total / len(middle)
         after[place] = (mean if after.is_floating_point() else mean.round()).to(after.device, after.dtype)
-
-
-def _device(tensor: Tensor) -> torch.device:
-    return torch.device("cpu") if tensor.device.type == "mps" else tensor.device  # mps has no float64

@@ -1,16 +1,19 @@
 """How fast this machine trains a model, measured unit by unit and step after step for some seconds; and how much memory the machine has.
 
-A step goes through the units one after another, each as a part of its own, so that a cut's seconds are sums over units. The whole model's
-speed is the sum over all of them. Units are averaged over the steps of usual length: where a processor is taken away now and then, as by a
+Half of the time whole steps are made, in one piece, as a client that holds all units makes them: they are the speed. In the other half a step goes
+through the units one after another, each as a part of its own, so that the seconds of any other cut are sums over units. Each part begins anew, with
+calls and cold caches, as a head does that has waited for the main server; so the units sum up to more than the whole step. Units are averaged over the steps of usual length: where a processor is taken away now and then, as by a
 quota, each unit's median would leave that out, and the units would not sum up to the step.
 """
 
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
 from pathlib import Path
 
 import torch
@@ -35,13 +38,24 @@ class Speed:
 
     batch_size: int
     num_steps: int
-    step_s: float  # median
+    step_s: float  # median, in one piece
     low_s: float  # a quarter of the steps took less
     high_s: float  # a quarter took more
-    unit_forward_s: tuple[float, ...]  # for a batch, means over the middle half of the steps; the last has the loss
+    unit_forward_s: tuple[
+        float, ...
+    ]  # for a batch, means over the middle half of the steps by units; the last has the loss
     unit_backward_s: tuple[float, ...]  # with the update of the weights
     flops_per_sample: float  # forward and backward
     memory_bits: float  # that training the whole model takes
+    smashed_shapes: tuple[
+        tuple[int, ...], ...
+    ] = ()  # of a sample's smashed data at each cut; empty where nothing is coded
+
+    @property
+    def largest_message(self) -> tuple[int, ...] | None:
+        """The shape of a batch's largest smashed data; None where no cut sends any that codecs could make smaller."""
+        shapes = [shape for shape in self.smashed_shapes[1:] if shape]
+        return (self.batch_size, *max(shapes, key=prod)) if shapes else None
 
     @property
     def flops_per_s(self) -> float:
@@ -77,22 +91,45 @@ def training_speed(
     x, y, goal = _any_batch(model, (train.batch_size, *input_shape), num_classes)
     x = memory_like(x, x.dtype, memory_format).copy_(x)
     layout, state = Layout.of(model), read_state(model)
-    units = [Part(model, layout, unit, unit + 1, train, goal) for unit in range(model.num_units)]
-    for unit, part in enumerate(units):
-        part.begin(state[unit : unit + 1], train.lr)
-    for number in range(WARM_UP):
-        _step(units, x, y, number, clock_s)
-    took, began = [_step(units, x, y, WARM_UP, clock_s)], clock_s()
-    while len(took) < LEAST_STEPS or clock_s() - began < seconds:
-        took.append(_step(units, x, y, WARM_UP + len(took), clock_s))
-    steps_s = [sum(forward_s) + sum(backward_s) for forward_s, backward_s in took]
+
+    def took(bounds: Sequence[int]) -> list[tuple[list[float], list[float]]]:
+        """Seconds forward and backward of each of the parts with these bounds, for step after step."""
+        parts = [Part(model, layout, start, stop, train, goal) for start, stop in pairwise(bounds)]
+        for part in parts:
+            part.begin(state[part.start : part.stop], train.lr)
+        return _take_steps(parts, x, y, seconds / 2, clock_s)
+
+    steps_s = [forward_s[0] + backward_s[0] for forward_s, backward_s in took((0, model.num_units))]
     low_s, median_s, high_s = statistics.quantiles(steps_s, n=4)
-    quarter, by_length = len(took) // 4, sorted(range(len(took)), key=steps_s.__getitem__)
-    usual = [took[step] for step in by_length[quarter : len(took) - quarter]]
+    by_length = sorted(took(range(model.num_units + 1)), key=lambda step: sum(step[0]) + sum(step[1]))
+    quarter = len(by_length) // 4
+    usual = by_length[quarter : len(by_length) - quarter]
     forward_s, backward_s = (tuple(map(statistics.fmean, zip(*of_steps))) for of_steps in zip(*usual))
     assert cost.memory_bits is not None, "measured"
     flops, memory_bits = float(cost.client_flops[-1]), float(cost.memory_bits[-1])
-    return Speed(train.batch_size, len(took), median_s, low_s, high_s, forward_s, backward_s, flops, memory_bits)
+    return Speed(
+        train.batch_size,
+        len(steps_s),
+        median_s,
+        low_s,
+        high_s,
+        forward_s,
+        backward_s,
+        flops,
+        memory_bits,
+        cost.smashed_shapes or (),
+    )
+
+
+def _take_steps(
+    parts: list[Part], x: Tensor, y: Tensor, seconds: float, clock_s: Callable[[], float]
+) -> list[tuple[list[float], list[float]]]:
+    for number in range(WARM_UP):
+        _step(parts, x, y, number, clock_s)
+    took, began = [_step(parts, x, y, WARM_UP, clock_s)], clock_s()
+    while len(took) < LEAST_STEPS or clock_s() - began < seconds:
+        took.append(_step(parts, x, y, WARM_UP + len(took), clock_s))
+    return took
 
 
 def _step(

@@ -2,13 +2,15 @@
 
 import io
 import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hsfl.config import parse_config
 from hsfl.deploy.logs import open_log
-from hsfl.deploy.main.cut_planner import CutPlanner
+from hsfl.deploy.main.cut_planner import CutPlanner, RoundPlan
 from hsfl.deploy.wire.client_messages import OwnSpeeds, Ready
 from hsfl.errors import InputError
 from hsfl.models.cost_table import CostTable, measure_cost
@@ -29,8 +31,8 @@ def ready(flops_per_s: float, bps: float = 1e11, memory_bits: float | None = Non
     return Ready("f", [3] * 10, OwnSpeeds(flops_per_s, bps, bps, bps, bps, memory_bits), None)
 
 
-def planner(log: io.StringIO | None = None, **fleet: object) -> CutPlanner:
-    config = parse_config(changed(RUN, fleet={"cuts": "fastest"} | fleet))
+def planner(log: io.StringIO | None = None, link: dict[str, object] | None = None, **fleet: object) -> CutPlanner:
+    config = parse_config(changed(RUN, fleet={"cuts": "fastest"} | fleet, link=link or {}))
     return CutPlanner(config, cost(), 2e8, open_log("test", True, log or io.StringIO()))
 
 
@@ -39,7 +41,7 @@ def phases(client_s: float) -> dict[str, float]:
     return dict.fromkeys(names, 0.0) | {"client": client_s}
 
 
-NOTHING = {"up": 0, "down": 0, "head": 0}
+NOTHING = {"up": 0, "down": 0, "head_up": 0, "head_down": 0}
 
 
 def test_a_slow_device_gets_a_shallower_cut() -> None:
@@ -112,6 +114,97 @@ def test_noise_moves_nobody_and_a_slowed_device_is_moved_with_a_line() -> None:
     assert line["client"] == "di"
     assert line["before"] == first[3]
     assert line["modelled_round_s"] < 0.9 * line["before_round_s"]
+
+
+CODED = [{"up": "int8", "down": "int8"}, {"allowed": ["none", "int8"]}]
+SLOW_BPS = 1e6
+
+
+def planned(bps: float, link: dict[str, object], **fleet: object) -> RoundPlan:
+    made = planner(link=link, min_cut=1, **fleet)
+    for seat in EVERYBODY:
+        made.join(seat, ready(FAST, bps))
+    return made.plan(0, EVERYBODY, NAMES)
+
+
+def test_coded_messages_are_charged_as_they_are() -> None:
+    """At the cuts of before, on a slow link, smashed data and gradients take a quarter of their seconds, and encoding takes some."""
+    plain, coded = (planned(SLOW_BPS, link, cuts=[1, 2, 3, 4]) for link in ({}, CODED[0]))
+    assert plain.cuts == coded.cuts
+    for phase in ("smashed", "gradient"):
+        ratio = coded.timeline.phase_s[phase] / plain.timeline.phase_s[phase]
+        assert (ratio > 0.24).all()
+        assert (ratio < 0.4).all()  # scales count more where a message is small
+    for phase in ("client_forward", "client_backward"):
+        assert (coded.timeline.phase_s[phase] > plain.timeline.phase_s[phase]).all()
+    heads = planned(SLOW_BPS, {"model": "int8"}, cuts=[1, 2, 3, 4]).timeline.phase_s
+    assert (heads["model_up"] < plain.timeline.phase_s["model_up"]).all()
+    assert (heads["model_down"] == plain.timeline.phase_s["model_down"]).all()
+    assert (plain.codecs, plain.codec(0)) == ((), None)
+
+
+def test_cut_and_codec_are_chosen_together() -> None:
+    """On slow links with int8, on fast ones without, and never a longer round than with either alone."""
+    slow, fast = (planned(bps, CODED[1]) for bps in (SLOW_BPS, 1e15))
+    coded_cuts = [codec for codec, cut in zip(slow.codecs, slow.cuts) if cut < 5]
+    assert set(coded_cuts) <= {"int8"}
+    assert set(fast.codecs) == {"none"}
+    for bps, plan in ((SLOW_BPS, slow), (1e15, fast)):
+        for link in ({}, CODED[0]):
+            assert plan.timeline.round_s <= planned(bps, link).timeline.round_s * (1 + 1e-9)
+
+
+def test_a_codec_that_costs_too_much_is_left_out(tmp_path: Path) -> None:
+    points = tmp_path / "points.csv"
+    points.write_text("codec,cut,points\n" + "".join(f"int8,{cut},{9 if cut < 3 else 0.1}\n" for cut in range(1, 5)))
+    plan = planned(SLOW_BPS, CODED[1] | {"points": str(points), "max_points": 0.5})
+    assert all(codec == "none" or cut >= 3 for cut, codec in zip(plan.cuts, plan.codecs))
+
+
+@pytest.mark.parametrize(
+    ("run", "parts"),
+    [
+        ({"framework": "splitfed_v1", "link": CODED[1]}, ("link.allowed", "splitfed_v1", "one codec")),
+        ({"link": {"codecs": ["int8"] * 4}}, ("link.codecs", "fleet.cuts", "fastest")),
+        ({"fleet": {"num_clients": 4, "cuts": [1, 2, 3, 4]}, "link": CODED[1]}, ("link.allowed", "fleet.cuts=planned")),
+    ],
+)
+def test_codecs_that_cannot_be_chosen_are_an_error_before_anybody_joins(
+    run: dict[str, Any], parts: tuple[str, ...]
+) -> None:
+    tree = changed(RUN, fleet={"cuts": "fastest"}) | run
+    with raises(InputError, *parts):
+        CutPlanner(parse_config(tree), cost(), 2e8, open_log("test", True, io.StringIO()))
+
+
+def test_a_cut_of_the_operator_keeps_the_codec() -> None:
+    made = planner(link=CODED[1], min_cut=1)
+    for seat in EVERYBODY:
+        made.join(seat, ready(FAST, SLOW_BPS))
+    made.given_cuts = {3: 2}
+    plan = made.plan(0, EVERYBODY, NAMES)
+    assert (plan.cuts[3], made.cuts) == (2, plan.cuts)
+    assert plan.codec(3) in ("none", "int8")
+
+
+def test_rates_are_learned_from_the_bytes_that_travelled() -> None:
+    """A device whose messages are coded and take the seconds of its link has the rate of its link, and not a quarter of it."""
+    made = planner(link=CODED[0], cuts=[2, 2, 2, 2])
+    for seat in EVERYBODY:
+        made.join(seat, ready(FAST, SLOW_BPS))
+    plan = made.plan(0, EVERYBODY, NAMES)
+    row, steps = plan.rows[0], 30 / 8
+    sent = {
+        "up": int(steps * made.row_cost.smashed_bits[row]),
+        "down": int(steps * made.row_cost.gradient_bits[row]),
+        "head_up": 100,
+        "head_down": 200,
+    }
+    seconds = phases(1.0) | {"smashed": 8 * sent["up"] / SLOW_BPS, "gradient": 8 * sent["down"] / SLOW_BPS}
+    seconds |= {"model_up": 800 / SLOW_BPS, "model_down": 1600 / SLOW_BPS}
+    made.learn(0, 0, row, seconds, sent)
+    for name in ("main_up_bps", "main_down_bps", "edge_up_bps", "edge_down_bps"):
+        assert getattr(made.measured[0], name) == pytest.approx(SLOW_BPS, rel=1e-6)
 
 
 def test_memory_limits_the_cut_and_a_device_that_holds_none_is_refused() -> None:

@@ -26,7 +26,7 @@ from hsfl.network.round_end import RoundEnd
 from tests.naming import names, raises
 from tests.small_runs import hsfl, refused
 
-STEPS, SAMPLES, SENT = 5, 160, {"up": 400_000, "down": 300_000, "head": 90_000}
+STEPS, SAMPLES, SENT = 5, 160, {"up": 400_000, "down": 300_000, "head_up": 90_000, "head_down": 90_000}
 SAID = OwnSpeeds(1e9, 1e7, 1e7, 1e7, 1e7, None, 0.002)
 speeds = st.floats(1e6, 1e12)
 
@@ -34,7 +34,7 @@ speeds = st.floats(1e6, 1e12)
 def modelled(own: OwnSpeeds, sample_flops: float) -> dict[str, float]:
     """Seconds of each phase with these speeds."""
     up_s, down_s = exchange_s(own, SENT["up"], SENT["down"], STEPS)
-    edge_s = [8 * SENT["head"] / bps + own.delay_s for bps in (own.edge_up_bps, own.edge_down_bps)]
+    edge_s = [8 * SENT["head_up"] / bps + own.delay_s for bps in (own.edge_up_bps, own.edge_down_bps)]
     client_s = sample_flops * SAMPLES / own.flops_per_s
     return {"client": client_s, "smashed": up_s, "gradient": down_s, "model_up": edge_s[0], "model_down": edge_s[1]}
 
@@ -71,7 +71,9 @@ def test_units_keep_their_proportions() -> None:
     cost = CostTable(*[np.array([0.0, 5.0, 10.0])] * 2, *[np.array([10.0, 5.0, 0.0])] * 2, *[np.ones(3)] * 3)
     own = replace(SAID, unit_forward_s=[0.3, 0.1], unit_backward_s=[0.2, 0.4])
     work = work_of_client(own, cost, 8)
-    np.testing.assert_allclose(8 * work.both / own.flops_per_s, [0.0, 0.5, 1.0])
+    step_s = 8 * 20.0 / own.flops_per_s  # of all units in one piece, as the client measured its speed
+    np.testing.assert_allclose(8 * work.both / own.flops_per_s, [0.0, 0.5, step_s])
+    np.testing.assert_allclose(work.forward[2] / work.both[2], 0.4)
     for few in ([0.3], []):
         assert work_of_client(replace(own, unit_forward_s=few), cost, 8).forward is cost.client_forward_flops
 

@@ -1,10 +1,13 @@
 """The CA's folder: what is issued, renewed, revoked and listed, who may read it, and a bundle that checks itself."""
 
+import base64
 import json
 import os
+import random
 import re
 import shutil
 import stat
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -246,3 +249,52 @@ def test_a_damaged_ca_is_one_line(tmp_path, content, words):
     Authority.create(folder).add("ward-1")
     (folder / "authority" / "ca.pem").write_bytes(content)
     names(refused("certs", *words, "--dir", folder), "ca.pem", "cannot be read", "put a copy")
+
+
+def mixed(folder: Path, name: str) -> Path:
+    """A CA in which one file is another CA's."""
+    other = folder.parent / "other"
+    Authority.create(other).add("ward-1")
+    (own,), (foreign,) = (sorted((place / "authority").glob(name))[-1:] for place in (folder, other))
+    own.write_bytes(foreign.read_bytes())
+    return own
+
+
+@pytest.mark.parametrize("name", ["ca.pem", "ca.key"])
+def test_a_ca_of_two_cas_issues_nothing(certs, name):
+    """No machine would take the certificates, and each would say something else of them."""
+    mixed(certs, name)
+    before = sorted(certs.rglob("*"))
+    for words in (("add", "ward-2"), ("renew", "ward-1")):
+        names(refused("certs", *words, "--dir", certs), "ca.key", "not the key of ca.pem")
+    assert sorted(certs.rglob("*")) == before
+
+
+@pytest.mark.parametrize("words", [("list",), ("add", "ward-2"), ("renew", "ward-1"), ("revoke", "ward-1")])
+def test_a_record_that_is_of_no_device_is_one_line(certs, words):
+    """As where somebody has put the CA's certificate, or one of the public web, among the issued."""
+    record = next((certs / "authority/issued").glob("000003-*.pem"))
+    record.write_bytes((certs / "authority/ca.pem").read_bytes())
+    names(refused("certs", *words, "--dir", certs), record.name, "put a copy", "to revoke")
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 60))])
+def test_a_flipped_bit_in_any_file_is_no_traceback(certs, seed):
+    """Not every damage can be seen; what is seen is one line, which names the file."""
+    rng = random.Random(seed)
+    files = [certs / "authority/ca.pem", certs / "authority/ca.key", *sorted((certs / "authority/issued").iterdir())]
+    for _ in range(25):
+        path = rng.choice([*files, *(certs / "ward-1").iterdir()])
+        content = path.read_bytes()
+        armour = re.split(rb"(-----[A-Z ]+-----)", content)
+        der = bytearray(base64.b64decode(armour[2]))
+        der[rng.randrange(len(der))] ^= 1 << rng.randrange(8)
+        path.write_bytes(armour[1] + b"\n" + base64.encodebytes(bytes(der)) + armour[3] + b"\n")
+        for work in (
+            lambda: Authority(certs).issued(),
+            lambda: Authority(certs).renew(["main"]),
+            lambda: check_bundle(certs / "ward-1"),
+        ):
+            with suppress(InputError):
+                work()
+        path.write_bytes(content)

@@ -62,7 +62,7 @@ def tail(kit: ModelKit) -> Tail:
 
 def batch(kit: ModelKit, size: int = 8) -> dict[str, Tensor]:
     smashed = torch.rand(size, *kit.shapes[CUT])
-    return pack_coded("smashed", smashed, kit.codecs_of(0).up, UP, None) | {"labels": torch.arange(size) % 10}
+    return pack_coded("smashed", smashed, kit.codecs_of(None).up, UP, None) | {"labels": torch.arange(size) % 10}
 
 
 def test_a_step_is_answered_with_a_coded_gradient() -> None:
@@ -129,28 +129,31 @@ def test_names_of_a_batch() -> None:
 def test_a_number_that_is_none_travels_as_it_is_and_is_refused_there() -> None:
     kit = coded_kit(up="float16")
     smashed = torch.full((8, *kit.shapes[CUT]), math.inf)
-    arrays = pack_coded("smashed", smashed, kit.codecs_of(0).up, UP, None)
+    arrays = pack_coded("smashed", smashed, kit.codecs_of(None).up, UP, None)
     assert set(arrays) == {"smashed"}
     with raises(WireError, "NaN or infinite") as caught:
         tail(kit).compute(arrays | {"labels": torch.zeros(8, dtype=torch.int64)})
     assert caught.value.reason == "not_finite"
 
 
-def test_devices_get_the_codecs_and_heads_stay_uncoded() -> None:
+def test_devices_get_the_codecs() -> None:
     config = parse_config(changed(RUN, link={"up": "topk:0.2", "down": "int8"}))
     assert received_config(sent_settings(config)).link == config.link
     run = changed(RUN, link={"up": "int8"})
     assert link_choices(run_config(MainSettings(run=run)).link).text() == "link.up=int8"
-    with raises(InputError, "run.link.model", "'int8'", "leave it out"):
-        run_config(MainSettings(run=changed(RUN, link={"model": "int8"})))
     mixed = changed(RUN, link={"codecs": ["int8"] * (RUN["fleet"]["num_clients"] - 1) + ["topk:0.2/none"]})
     config = run_config(MainSettings(run=mixed))
     assert received_config(sent_settings(config)).link == config.link
     kit = dataclasses.replace(coded_kit(up="int8"), config=config)
-    last = config.fleet.num_clients - 1
-    assert (kit.codecs_of(last).down, kit.codecs_of(0)) == (None, coded_kit(up="int8", down="int8").codecs_of(1))
-    with raises(InputError, "run.link.allowed", "run.link.codecs", "hsfl plan"):
-        run_config(MainSettings(run=changed(RUN, link={"allowed": ["none", "int8"]})))
+    assert kit.codecs_of("topk:0.2/none").down is None
+    assert kit.codecs_of("int8") == coded_kit(up="int8", down="int8").codecs_of(None)
+    with raises(WireError, "'float16'", "int8", "topk:0.2/none"):
+        kit.codecs_of("float16")
+    points = {"allowed": ["none", "int8"], "points": "points.csv", "max_points": 1.0}
+    sent = received_config(sent_settings(parse_config(changed(RUN, fleet={"cuts": "planned"}, link=points)))).link
+    assert (sent.allowed, sent.points, sent.max_points) == (("none", "int8"), None, None), (
+        "no file of this machine is named"
+    )
     with raises(InputError, "run.link.codecs", "1 entries"):
         run_config(MainSettings(run=changed(RUN, link={"codecs": ["int8"]})))
     longer = dataclasses.replace(coded_kit(up="topk:1.0"))

@@ -263,7 +263,44 @@ class CheckpointWithDropout(Base):
         return torch.utils.checkpoint.checkpoint(body, h, use_reentrant=False)
 
 
+class TogglesGradients(Base):
+    """What is trained depends on the mode."""
+
+    def then(self, h: Tensor) -> Tensor:
+        self.b.weight.requires_grad_(not self.training)
+        return self.b(h)
+
+
 # --- what the state dict does not hold
+class KeepsTensorsInAList(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = [torch.ones(WIDTH)]
+
+    def then(self, h: Tensor) -> Tensor:
+        if self.training:
+            self.scales[0].mul_(1.5)
+        return self.b(h) * self.scales[0]
+
+
+class WritesDownNumbers(Base):
+    """Not a tensor that it keeps: the numbers are new in every pass."""
+
+    def then(self, h: Tensor) -> Tensor:
+        scale = torch.tensor([1.0, 2.0, 3.0, 4.0])
+        scale.mul_(2)
+        return self.b(h) * scale
+
+
+class MakesAWeight(Base):
+    """Its first forward pass makes a parameter."""
+
+    def then(self, h: Tensor) -> Tensor:
+        if not hasattr(self, "late"):
+            self.late = nn.Parameter(torch.ones(WIDTH))
+        return self.b(h) * self.late
+
+
 class CountsItsCalls(Base):
     def __init__(self) -> None:
         super().__init__()

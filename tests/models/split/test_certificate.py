@@ -31,6 +31,9 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "GradientInForward": ("torch.autograd.grad", "no graph can hold"),
     "DataOfValue": (".data", "no graph can hold"),
     "ScalesDataOfWeight": (".data", "no graph can hold"),
+    "TogglesGradients": ("requires_grad of the parameter b.weight", "before the split"),
+    "KeepsTensorsInAList": ("a tensor in a list", "not in its state dict", "register_buffer"),
+    "MakesAWeight": ("makes", "the parameter late", "before the split"),
     "LooksForGradients": ("the output differs", "in evaluation mode"),
     "CountsItsCalls": ("the output differs", DRAWN, "kept for the next step"),
     "RemembersTheBatch": ("the output differs", DRAWN),
@@ -45,7 +48,7 @@ QUICK = (
     *("ScaleThenChange", "ScaleOfView", "SeveralStepsBefore", "NormReadBefore", "ReadFarBefore", "BufferIsValue"),
     *("OldViewAfterNewValue", "BufferWithGradient", "OtherName", "InferenceInside", "HookOnTensor", "HookOnParameter"),
     *("DetachBetween", "ClampsItsWeight", "CountsItsCalls", "SecretThenRead", "an operation that draws from NumPy"),
-    "an operation that draws",
+    *("an operation that draws", "TogglesGradients", "KeepsTensorsInAList", "WritesDownNumbers", "MakesAWeight"),
 )
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in MODULES if name not in QUICK]
 
@@ -122,7 +125,10 @@ def everything(module: nn.Module) -> list[object]:
 
 @pytest.mark.parametrize(
     "name",
-    ["ScaleThenChange", "ClampsItsWeight", "BufferIsValue", "KeepsAList", "CountsItsCalls", "BufferWithGradient"],
+    [
+        *("ScaleThenChange", "ClampsItsWeight", "BufferIsValue", "KeepsAList", "CountsItsCalls", "BufferWithGradient"),
+        *("TogglesGradients", "MakesAWeight"),
+    ],
 )
 def test_the_module_and_the_generators_are_left_as_they_were(name):
     module = MODULES[name]().eval()

@@ -15,6 +15,7 @@ from hsfl.deploy.wire.message_fields import HIGHEST_RATE, LOWEST_RATE
 from hsfl.models.cost_table import CostTable
 from hsfl.network.latency import UnitWork, client_work
 from hsfl.network.round_end import SWAP_MESSAGES, RoundEnd
+from hsfl.planning.coded_cost import Coding, timed_coding
 from hsfl.training.speed import Speed
 
 BLEND = 0.5  # the weight of a new measurement against what is known
@@ -23,8 +24,8 @@ LEAST_S = 1e-6  # that a part of the end of a round takes
 MOVED = (  # rates, with their phases, what is sent, and whether every step sends a message
     ("main_up_bps", "smashed", "up", True),
     ("main_down_bps", "gradient", "down", True),
-    ("edge_up_bps", "model_up", "head", False),
-    ("edge_down_bps", "model_down", "head", False),
+    ("edge_up_bps", "model_up", "head_up", False),
+    ("edge_down_bps", "model_down", "head_down", False),
 )
 
 
@@ -32,7 +33,14 @@ def work_of_client(speeds: OwnSpeeds, cost: CostTable, batch_size: int) -> UnitW
     """The work of a client's units before each cut, [C], as it measured them; by their FLOPs where it did not, or not each unit."""
     if not len(speeds.unit_forward_s) == len(speeds.unit_backward_s) == cost.num_units:
         return client_work(cost, None)
-    return UnitWork.before_cuts(speeds.unit_forward_s, speeds.unit_backward_s, speeds.flops_per_s / batch_size)
+    sample_flops_per_s = speeds.flops_per_s / batch_size
+    step_s = float(cost.client_flops[-1]) / sample_flops_per_s  # as the client measured its speed
+    return UnitWork.before_cuts(speeds.unit_forward_s, speeds.unit_backward_s, sample_flops_per_s, step_s)
+
+
+def coding_of_client(speeds: OwnSpeeds) -> Coding:
+    """FLOPs of encoding and decoding a number at the client's speed, by codec, as far as it timed them."""
+    return timed_coding(dict(zip(speeds.codecs, zip(speeds.encode_s, speeds.decode_s))), speeds.flops_per_s)
 
 
 def work_of_main(speed: Speed) -> UnitWork:
@@ -56,7 +64,7 @@ def learned(
     sent: Mapping[str, int],
 ) -> OwnSpeeds:
     """A client's speeds after a round. sample_flops: the work of its units for a sample. phases: measured seconds. sent: bytes of smashed
-    data (`up`), of gradients (`down`) and of the head (`head`, each way). Seconds may be anything that a client claims."""
+    data (`up`), of gradients (`down`) and of the head (`head_up`, `head_down`). Seconds may be anything that a client claims."""
     better: dict[str, Any] = {}
     if sample_flops * num_samples > 0 and phases["client"] > 0:
         better["flops_per_s"] = blended(speeds.flops_per_s, sample_flops * num_samples / phases["client"])

@@ -11,7 +11,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from hsfl.codec_table import DOWN
 from hsfl.data.passes import RoundSteps
+from hsfl.deploy.main.coded_judgement import CodecAtCut, Judgement, Tallies
 from hsfl.deploy.main.cut_planner import RoundPlan
 from hsfl.deploy.model_kit import ModelKit
 from hsfl.deploy.wire.client_messages import Batch, End, Evaluate, Gradient, Round
@@ -29,7 +30,7 @@ from hsfl.deploy.wire.messages import pack_message
 from hsfl.deploy.wire.server_messages import Have, Seat
 from hsfl.models.state import UnitState
 from hsfl.training.aggregate import Diverged, check_growth, largest_allowed
-from hsfl.training.evaluation import Quality, Tally, quality_of_tallies
+from hsfl.training.codecs.codec import Codec
 from hsfl.training.link import draws_of
 from hsfl.training.roles import FinishedSide, Session
 from hsfl.training.step import Part, StepKey, learning_rate
@@ -75,6 +76,7 @@ class Tail:
     working_copy: Part | None  # in which the units are trained; None: the client holds all units
     lr: float
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    codec: str | None = None  # of smashed data and gradients, as the order has it
     weight: int | None = None  # what the client counts in the average, where that is not num_samples
     dropped: str | None = None  # why the client was dropped
     end: End | None = None  # what the client said when its batches were done
@@ -82,6 +84,7 @@ class Tail:
     def __post_init__(self) -> None:
         train = self.kit.config.train
         self.steps = RoundSteps(self.num_samples, train.batch_size, train.local_epochs, self.round)
+        self.codecs = self.kit.codecs_of(self.codec)
         self.restart()
 
     def restart(self) -> None:
@@ -95,6 +98,11 @@ class Tail:
         if self.working_copy is not None:
             self.working_copy.begin(self.state, self.lr)
             self.session = Session(self.working_copy)
+
+    @property
+    def test_codec(self) -> CodecAtCut | None:
+        """Through what the model's smashed data go when this client uses it; None where nothing is coded."""
+        return None if self.codecs.up is None or self.working_copy is None else CodecAtCut(self.cut, self.codecs.up)
 
     @property
     def counts_as(self) -> int:
@@ -139,9 +147,7 @@ class Tail:
     def decode(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """The smashed data and labels of a batch."""
         shape = (self.steps.size(self.step), *self.kit.shapes[self.cut])
-        smashed = unpack_coded(
-            "smashed", tensors, self.kit.codecs_of(self.seat).up, shape, self.kit.initial.floats.dtype
-        )
+        smashed = unpack_coded("smashed", tensors, self.codecs.up, shape, self.kit.initial.floats.dtype)
         return {"smashed": smashed, "labels": tensors["labels"]}
 
     def compute(self, tensors: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -153,7 +159,7 @@ class Tail:
         loss, gradient = self.session.step(batch["smashed"], batch["labels"], key, need_gradient=self.cut > 0)
         if not bool(torch.isfinite(loss)):
             raise WireError("diverged", f"the loss of step {self.step} is no number; lower train.lr")
-        return loss, pack_coded("gradient", gradient, self.kit.codecs_of(self.seat).down, DOWN, draws_of(key, DOWN))
+        return loss, pack_coded("gradient", gradient, self.codecs.down, DOWN, draws_of(key, DOWN))
 
     def answer(self, loss: Tensor, gradient: dict[str, Tensor], waited_s: float, took_s: float, up_bytes: int) -> bytes:
         """Count the step and keep its answer, until the next batch shows that it arrived. gradient: as it travels."""
@@ -245,6 +251,7 @@ class MainRound:
     postponed_drops: list[tuple[int, str, str]] = field(default_factory=list)  # of agreed clients, if the swap fails
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     ending_s: dict[str, float] = field(default_factory=dict)  # seconds of each part of the round's end, so far
+    counted: Mapping[int, str] = field(default_factory=dict)  # the attempt in which each seat was counted last
     was_disturbed: bool = False  # whether a server was away, so that its seconds say nothing of other rounds
 
     @contextmanager
@@ -267,6 +274,11 @@ class MainRound:
         start = min(self.cuts)
         return start, max(start, self.edge_stop)
 
+    @property
+    def test_codecs(self) -> list[CodecAtCut | None]:
+        """Through what the model's smashed data go at each client that began the round."""
+        return [tail.test_codec for _, tail in sorted(self.tails.items())]
+
     def seats(self) -> list[Seat]:
         """The clients that are still in the round, as the edge server must know them."""
         return [
@@ -275,7 +287,8 @@ class MainRound:
 
     def order(self, seat: int) -> Round:
         """The order for a client."""
-        return Round(self.round, self.attempt, self.tails[seat].cut)
+        tail = self.tails[seat]
+        return Round(self.round, self.attempt, tail.cut, tail.codec, self.counted.get(seat))
 
     def is_complete(self, seat: int) -> bool:
         """Whether both sides of the client are complete, as far as the main server knows."""
@@ -314,7 +327,8 @@ def begin_round(
     for seat, (name, num_samples) in seats.items():
         cut = plan.cuts[seat]
         tail_state = state[cut : state.stop]
-        tails[seat] = Tail(kit, round, seat, name, cut, num_samples, tail_state, spare_tails.take(cut), lr)
+        copy, codec = spare_tails.take(cut), plan.codec(seat)
+        tails[seat] = Tail(kit, round, seat, name, cut, num_samples, tail_state, copy, lr, codec=codec)
     return MainRound(round, state, plan, tails, deadline_s, spare_tails)
 
 
@@ -325,7 +339,10 @@ class Evaluation:
     round: int  # rounds that the model has seen
     seats: dict[str, Seat]  # by name
     attempt: str = field(default_factory=lambda: secrets.token_hex(8))
-    tallies: dict[int, Tally] = field(default_factory=dict)  # of clients whose test samples are all counted, by seat
+    codecs: Mapping[int, Codec] = field(
+        default_factory=dict
+    )  # of smashed data, by seat; test samples travel uncoded and are judged with and without it
+    tallies: dict[int, Tallies] = field(default_factory=dict)  # of clients whose test samples are all counted, by seat
     entered: set[int] = field(default_factory=set)  # seats that have opened their stream; each has one
     gone: set[int] = field(default_factory=set)  # seats that are not waited for any longer, done or not
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -334,7 +351,7 @@ class Evaluation:
         """The order that tells a client to send its test samples."""
         return Evaluate(self.round, self.attempt, seat.cut)
 
-    def finish(self, seat: int, tally: Tally) -> None:
+    def finish(self, seat: int, tally: Tallies) -> None:
         """All test samples of a client are counted."""
         self.tallies[seat] = tally
         self._check_over()
@@ -350,8 +367,9 @@ class Evaluation:
 
     @property
     def num_samples(self) -> int:
-        return sum(tally.num_samples for tally in self.tallies.values())
+        return sum(tallies.plain.num_samples for tallies in self.tallies.values())
 
-    def quality(self) -> Quality | None:
-        """The model's quality over the samples of all clients that have finished; None where there are no samples."""
-        return quality_of_tallies([tally for _, tally in sorted(self.tallies.items())]) if self.num_samples else None
+    def judgement(self) -> Judgement:
+        """The model's quality over the samples of all clients that have finished, if they have samples."""
+        tallies = [tallies for _, tallies in sorted(self.tallies.items())] if self.num_samples else []
+        return Judgement.of(tallies, bool(self.codecs))

@@ -155,6 +155,7 @@ class MainProcess:
                 begin_round, self.shared.kit, self.checkpoint.round, state, plan, seats, self.spare_tails, deadline_s
             )
         )
+        open_round.counted = self.checkpoint.counted
         for seat, weight in weights.items():
             open_round.tails[seat].weight = weight
         self.started = True

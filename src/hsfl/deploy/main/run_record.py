@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import cast
 
+from hsfl.deploy.main.coded_judgement import Judgement
 from hsfl.deploy.main.cut_planner import CutPlanner, RoundPlan
 from hsfl.deploy.main.main_round import Tail
 from hsfl.deploy.main.roster import Roster
@@ -17,8 +18,7 @@ from hsfl.runs.run_folder.checkpoint import save_tensors
 from hsfl.runs.run_folder.folder import RunFolder
 from hsfl.runs.run_folder.records import AllocationNote, ClientsRecord, RoundRecord
 from hsfl.runs.run_folder.round_tables import write_tables
-from hsfl.runs.run_folder.write_records import Summary, finite_quality, phase_times, summarise
-from hsfl.training.evaluation import Quality
+from hsfl.runs.run_folder.write_records import Summary, coded_note, finite_quality, phase_times, summarise
 from hsfl.training.link import LinkBytes, Losses
 from hsfl.training.step import learning_rate
 
@@ -32,12 +32,12 @@ def measured_round_record(
     kept: Sequence[int],
     measured: dict[int, dict[str, float]],
     sent: LinkBytes,
-    quality: Quality | None,
+    judgement: Judgement,
 ) -> RoundRecord:
     """The record of a round that has ended, but for the seconds of the whole round and of its end, since it is not written down yet.
     before_s: modelled seconds before this round. measured: seconds by seat, then by phase."""
     count, losses = kit.config.fleet.num_clients, _round_losses([tails[seat] for seat in kept])
-    quality, no_quality = finite_quality(quality)
+    quality, no_quality = finite_quality(judgement.quality)
     return RoundRecord(
         round=round + 1,
         framework=kit.config.framework,
@@ -52,7 +52,8 @@ def measured_round_record(
         recall=list(quality.recall) if quality else None,
         lr=learning_rate(kit.config.train, round),
         cuts=list(plan.cuts),
-        codecs=None if kit.config.link.codecs is None else list(kit.config.link.codecs),
+        codecs=list(plan.codecs) or None,
+        coded=coded_note(judgement.coded),
         started=sorted(tails),
         kept=list(kept),
         dropped=sorted(tails.keys() - set(kept)),

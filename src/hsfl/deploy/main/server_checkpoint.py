@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from functools import partial
 
 from hsfl.deploy.admin.fleet_orders import judge_round, tau_now_s
+from hsfl.deploy.main.coded_judgement import CodecAtCut, Judgement, judge
 from hsfl.deploy.main.edge_link import EdgeLost
 from hsfl.deploy.main.handlers import SharedState
 from hsfl.deploy.main.main_round import MainRound
@@ -17,6 +18,7 @@ from hsfl.deploy.main.overlapping_evaluation import UnfinishedTest, tested_in_tu
 from hsfl.deploy.main.remote_evaluation import EvaluateHandler
 from hsfl.deploy.main.run_record import measured_round_record, save_model, write_end
 from hsfl.deploy.metrics import PHASES
+from hsfl.deploy.model_kit import ModelKit
 from hsfl.deploy.unit_store import UnitStore
 from hsfl.deploy.wire.client_messages import RoundOver, Stop
 from hsfl.deploy.wire.messages import pack_message
@@ -30,6 +32,7 @@ from hsfl.runs.run_folder.folder import RunFolder, record_line
 from hsfl.runs.run_folder.records import CheckedRound, RoundRecord, RunStanding, standing_after
 from hsfl.runs.run_folder.round_phases import parts_of_round
 from hsfl.runs.run_folder.write_records import Summary
+from hsfl.training.aggregate import Diverged
 from hsfl.training.batches import Images
 from hsfl.training.evaluation import Quality, evaluate_model
 from hsfl.training.link import LinkBytes
@@ -48,6 +51,9 @@ class MainCheckpoint:
         self.evaluate_handler = EvaluateHandler(shared)
         self.round, self.state, self.standing = 0, shared.kit.initial, RunStanding(0, None, None)
         self.sim_time_s = 0.0  # modelled seconds of all rounds so far
+        self.counted = dict[
+            int, str
+        ]()  # the attempt in which each seat was counted last: devices remember what was lost of that head
         self.test_under_way: UnfinishedTest | None = None
         self.untested: RoundRecord | None = None  # of the last completed round, whose test a restart has interrupted
 
@@ -59,6 +65,7 @@ class MainCheckpoint:
         self.state, notes = self.store.load(rounds[-1], self.shared.kit)
         self.standing = checked_record(notes["progress"], RunStanding, "the checkpoint's progress")
         self.shared.control.restore(notes.get("fleet"))
+        self.counted = {int(seat): str(attempt) for seat, attempt in json.loads(notes.get("counted", "{}")).items()}
         self.round = self.standing.rounds_done
         records = self.folder.rounds()
         if UNTESTED in notes and len(records) < self.round:
@@ -74,18 +81,18 @@ class MainCheckpoint:
         """Write a round into the run folder. The round is complete when the checkpoint is written. after: the new
         state; began_s: when the round began, by `perf_counter`."""
         kept, train = open_round.agreed, self.shared.kit.config.train
-        whole = quality = None
+        whole, judgement = None, Judgement()
         tested = self.shared.settings.evaluate != "none" and is_tested(train, open_round.round)
         beside = tested and self.shared.settings.test_beside and open_round.round + 1 < train.rounds
         if tested or self.test_under_way is not None:
             with open_round.timing("test"):
                 await self.end_test()
                 if tested:
-                    whole, quality = await self._join_and_evaluate(open_round, after, beside)
+                    whole, judgement = await self._join_and_evaluate(open_round, after, beside)
         measured = {seat: self._measured_phases(open_round, seat) for seat in kept}
         tested_s = time.perf_counter()
         record = measured_round_record(
-            self.shared.kit, open_round.round, self.sim_time_s, open_round.plan, open_round.tails, kept, measured, self._link_bytes(open_round), quality
+            self.shared.kit, open_round.round, self.sim_time_s, open_round.plan, open_round.tails, kept, measured, self._link_bytes(open_round), judgement
         )  # fmt: skip
         if record.no_quality is not None:
             self.shared.log.event("no quality", "warning", round=record.round, why=record.no_quality)
@@ -103,7 +110,8 @@ class MainCheckpoint:
                 self.folder.append(record)
 
         untested = replace(record, wall_s=time.perf_counter() - began_s, ending_s=dict(open_round.ending_s))
-        self._save_checkpoint(after, end_record, untested if beside else None)
+        counted = self.counted | dict.fromkeys(kept, open_round.attempt)
+        self._save_checkpoint(after, counted, end_record, untested if beside else None)
         self.sim_time_s = record.sim_time_s
         if beside and whole is not None:
             self._begin_test(record, whole)
@@ -120,6 +128,7 @@ class MainCheckpoint:
             self.test,
             float(planner.cost.server_forward_flops[0]),
             planner.main_flops_per_s,
+            _test_codecs_of(record, kit),
         )
         self.test_under_way = UnfinishedTest(record, whole, asyncio.create_task(testing))
 
@@ -139,7 +148,7 @@ class MainCheckpoint:
             return
         before = self.test_under_way
         tested = await asyncio.shield(before.task)
-        record = with_quality(before.record, tested.quality)
+        record = with_quality(before.record, tested.judgement)
         if record.no_quality is not None:
             self.shared.log.event("no quality", "warning", round=record.round, why=record.no_quality)
         self.standing = standing_after(self.standing, record)
@@ -152,7 +161,7 @@ class MainCheckpoint:
 
     async def _join_and_evaluate(
         self, open_round: MainRound, after: UnitState, beside: bool
-    ) -> tuple[UnitState, Quality | None]:
+    ) -> tuple[UnitState, Judgement]:
         """The joined model, and how good it is, unless it is tested beside the next round. The edge server has the round on its disk already, so an edge server
         that is away is waited for, up to tau from now. Only then is EdgeLost raised and the round made again."""
         clock, backoff = asyncio.get_running_loop().time, Backoff()
@@ -160,7 +169,7 @@ class MainCheckpoint:
         while True:
             try:
                 whole = await self._join_model(open_round.round + 1, after)
-                return whole, None if beside else await self._evaluate(open_round, whole)
+                return whole, Judgement() if beside else await self._evaluate(open_round, whole)
             except EdgeLost as error:
                 if clock() > until_s:
                     raise
@@ -172,30 +181,27 @@ class MainCheckpoint:
                     await self.shared.edge.begin_run(self.shared.kit)
 
     def _save_checkpoint(
-        self, after: UnitState, once_written: Callable[[], None], untested: RoundRecord | None
+        self, after: UnitState, counted: dict[int, str], once_written: Callable[[], None], untested: RoundRecord | None
     ) -> None:
         """Write the checkpoint, and only then take the new position. once_written: what to do once its content is on the disk, and before it
         counts. untested: the round's record, where its test follows."""
         notes = {"progress": json.dumps(asdict(self.standing)), "config": self.shared.kit.config.model_dump_json()}
-        notes["fleet"] = self.shared.control.to_json()
+        notes["fleet"], notes["counted"] = self.shared.control.to_json(), json.dumps(counted)
         if untested is not None:
             notes[UNTESTED] = record_line(untested)
         self.store.save(self.round + 1, after, notes, once_written)
-        self.round, self.state = self.round + 1, after
+        self.round, self.state, self.counted = self.round + 1, after, counted
 
     def _close_round(self, open_round: MainRound, record: RoundRecord, measured: dict[int, dict[str, float]]) -> None:
         self.shared.open_round = None
         for seat, tail in open_round.tails.items():
             if seat in measured:
                 self.shared.roster.send(seat, pack_message(RoundOver(open_round.round, open_round.attempt, True, "")))
-                head = self.shared.kit.empty(0, tail.cut).num_bytes
-                self.shared.planner.learn(
-                    open_round.round,
-                    seat,
-                    tail.cut,
-                    measured[seat],
-                    {"up": tail.up_bytes, "down": tail.down_bytes, "head": head},
-                )
+                head = self.shared.kit.empty(0, tail.cut)
+                sent = {"up": tail.up_bytes, "down": tail.down_bytes, "head_down": head.num_bytes}
+                sent["head_up"] = self.shared.kit.head_files.num_bytes(head)
+                row = open_round.plan.rows[seat]
+                self.shared.planner.learn(open_round.round, seat, row, measured[seat], sent)
                 for phase in PHASES:
                     self.shared.metrics.phase(phase, measured[seat][phase])
                 self.shared.counts.kept(seat, tail.name, measured[seat])
@@ -206,7 +212,8 @@ class MainCheckpoint:
         cuts = {seat: open_round.tails[seat].cut for seat in measured}
         if not open_round.was_disturbed:
             self.shared.planner.learn_end(open_round.ending_s, list(cuts.values()))
-        self.shared.planner.learn_main(open_round.round, cuts, {seat: measured[seat]["server"] for seat in measured})
+        rows = {seat: open_round.plan.rows[seat] for seat in measured}
+        self.shared.planner.learn_main(open_round.round, rows, {seat: measured[seat]["server"] for seat in measured})
         self.shared.metrics.completed(record.round, record.wall_s)
         self.shared.log.event(
             "round complete", round=record.round, kept=len(record.kept), of=len(record.started), train_loss=_four_digits(record.train_loss),
@@ -244,21 +251,33 @@ class MainCheckpoint:
         kit.check_units(lower, "the edge server")
         return join(lower, state)
 
-    async def _evaluate(self, open_round: MainRound, whole: UnitState) -> Quality | None:
+    async def _evaluate(self, open_round: MainRound, whole: UnitState) -> Judgement:
         """How good the model is on the operator's test samples, or on the clients' own."""
         if self.test is None:
-            return await self.evaluate_handler.quality(open_round, whole)
-        return await self.shared.compute.run(partial(self._evaluate_on_test, whole, self.test))
+            return await self.evaluate_handler.judgement(open_round, whole)
+        return await self.shared.compute.run(partial(self._judge_on_test, whole, self.test, open_round.test_codecs))
 
     async def test_loss(self, round: int, state: UnitState) -> float:
         """The loss on the operator's test samples of the model that has seen so many rounds. state: the main server's units of it."""
         assert self.test is not None, "on_jump asks for the operator's own test samples"
         whole = await self._join_model(round, state)
-        return (await self.shared.compute.run(partial(self._evaluate_on_test, whole, self.test))).loss
+        tested = await self.shared.compute.run(partial(self._judge_on_test, whole, self.test))
+        assert tested.quality is not None
+        return tested.quality.loss
 
-    def _evaluate_on_test(self, whole: UnitState, test: Images) -> Quality:
-        load_state(whole, self.shared.kit.model)
-        return evaluate_model(self.shared.kit.model.eval(), test, self.shared.kit.num_classes)
+    def _judge_on_test(
+        self, whole: UnitState, test: Images, test_codecs: Sequence[CodecAtCut | None] = ()
+    ) -> Judgement:
+        kit = self.shared.kit
+        load_state(whole, kit.model)
+        model = kit.model.eval()
+
+        def quality_with(at: CodecAtCut | None) -> Quality | None:
+            with suppress(Diverged):
+                return evaluate_model(model if at is None else at.applied_to(model), test, kit.num_classes)
+            return None
+
+        return judge(test_codecs, quality_with)
 
     async def finish(self, status: str) -> Summary:
         """Write the last model and the summary, and tell clients if all rounds are done. status: as in the summary."""
@@ -276,6 +295,16 @@ class MainCheckpoint:
             while self.shared.roster.members and time.monotonic() < deadline_s:
                 await asyncio.sleep(0.05)
         return write_end(self.folder, self.shared.kit, status)
+
+
+def _test_codecs_of(record: RoundRecord, kit: ModelKit) -> list[CodecAtCut | None]:
+    """The codecs at the cuts of the clients that began a recorded round."""
+    test_codecs = list[CodecAtCut | None]()
+    for seat in record.started:
+        up = kit.codecs_of(None if record.codecs is None else record.codecs[seat]).up
+        coded = up is not None and record.cuts[seat] < kit.num_units
+        test_codecs.append(CodecAtCut(record.cuts[seat], up) if up is not None and coded else None)
+    return test_codecs
 
 
 def _four_digits(value: float | None) -> float | None:

@@ -25,13 +25,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hsfl.deploy.trust import bundle
 from hsfl.deploy.trust.denylist import read_denylist, write_denylist
-from hsfl.deploy.trust.identity import SERVERS, check_name, host_name, identity_of, role_of, uris
+from hsfl.deploy.trust.identity import SERVERS, Identity, Refused, check_name, host_name, identity_of, role_of, uris
 from hsfl.errors import InputError
 from hsfl.files import write_atomic, writing
 from hsfl.runs.run_folder.folder import LOCK, lock_file
 
 CA_DAYS, DAYS, SOON_DAYS = 3650, 365, 30  # lifetimes of CA and certificate; when a certificate "expires soon"
 BACKDATED = timedelta(hours=1)  # clocks of devices differ
+NEEDED = "it is needed to revoke"
 BUSY = "another hsfl certs is writing to {folder}; wait for it"
 
 
@@ -133,8 +134,7 @@ class Authority:
     def issued(self) -> list[Issued]:
         """All certificates ever issued: the servers' first, then the clients' by name, the newest of a name first."""
         denied = read_denylist(self.ca_folder / bundle.DENYLIST)
-        certificates = [self._read(path) for path in sorted(self._records(), reverse=True)]
-        named = [(identity_of(certificate), certificate) for certificate in certificates]
+        named = [self._read_record(path) for path in sorted(self._records(), reverse=True)]
         newest = {identity.name: identity.serial for identity, _ in reversed(named)}
         rows = [
             Issued(
@@ -166,11 +166,19 @@ class Authority:
     def _records(self) -> list[Path]:
         return list((self.ca_folder / "issued").glob("*.pem"))
 
-    def _read(self, path: Path, why: str = "it is needed to revoke") -> x509.Certificate:
+    def _read(self, path: Path, why: str) -> x509.Certificate:
         try:
-            return x509.load_pem_x509_certificate(path.read_bytes())
+            return bundle.load_certificates(path.read_bytes())[0]
         except (OSError, ValueError) as error:
             raise InputError(f"{path} cannot be read ({error}); put a copy of it back: {why}") from None
+
+    def _read_record(self, path: Path) -> tuple[Identity, x509.Certificate]:
+        """A certificate that was issued, and whose it is."""
+        certificate = self._read(path, NEEDED)
+        try:
+            return identity_of(certificate), certificate
+        except Refused as refused:
+            raise InputError(f"{path} is of no device ({refused.sentence}); put a copy of it back: {NEEDED}") from None
 
     def _issue(self, name: str, days: int) -> Issued:
         """Issue a certificate and write the bundle. The record comes first: what left this folder can be revoked."""
@@ -206,6 +214,8 @@ class Authority:
             ) from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise InputError(f"{path} is not the key of an HSFL CA; make one with hsfl certs init --dir")
+        if key.public_key() != self.certificate.public_key():
+            raise InputError(f"{path} is not the key of {bundle.CA} beside it; put both files of one CA there")
         return key
 
     def _share_denylist(self) -> None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
@@ -75,9 +75,22 @@ def _read(path: Path) -> bytes:
         raise InputError(f"{path} cannot be read ({error.strerror}); let the user who runs hsfl read it") from None
 
 
+def load_certificates(pem: bytes) -> list[x509.Certificate]:
+    """The certificates in PEM form. cryptography parses most of a certificate when it is asked for; here all is asked for at once, and
+    whatever cannot be parsed is a ValueError."""
+    certificates = x509.load_pem_x509_certificates(pem)
+    try:
+        for certificate in certificates:
+            certificate.public_key()
+            _ = certificate.not_valid_before_utc, certificate.not_valid_after_utc, certificate.extensions
+    except (UnsupportedAlgorithm, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+        raise ValueError(str(error)) from None
+    return certificates
+
+
 def _certificates(path: Path, pem: bytes) -> list[x509.Certificate]:
     try:
-        return x509.load_pem_x509_certificates(pem)
+        return load_certificates(pem)
     except ValueError:
         raise InputError(f"{path} holds no certificate in PEM form; {COPY}") from None
 
@@ -88,7 +101,7 @@ def read_key(path: Path, pem: bytes) -> PrivateKeyTypes:
         raise InputError(f"{path} can be read by every user of this machine; run chmod 600 on it")
     try:
         return load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError):  # TypeError: it is encrypted
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it is encrypted
         raise InputError(f"{path} holds no private key that can be read without a password; {COPY}") from None
 
 

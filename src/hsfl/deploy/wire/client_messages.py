@@ -15,6 +15,7 @@ from hsfl.deploy.wire.message_fields import (
     Finite,
     Id,
     Long,
+    NumberSeconds,
     Rate,
     Seconds,
     Small,
@@ -60,6 +61,9 @@ class OwnSpeeds:
     delay_s: Seconds = 0.0  # of a message besides its bits
     unit_forward_s: UnitSeconds = field(default_factory=list)  # of each unit for a batch; empty: not measured
     unit_backward_s: UnitSeconds = field(default_factory=list)
+    codecs: Annotated[list[Id], Field(max_length=32)] = field(default_factory=list)  # that were timed
+    encode_s: NumberSeconds = field(default_factory=list)  # of a number of a message, by codec
+    decode_s: NumberSeconds = field(default_factory=list)
 
 
 @strict
@@ -85,6 +89,10 @@ class Round:
     round: Small
     attempt: Id
     cut: Small
+    codec: Id | None = (
+        None  # of smashed data and gradients, where clients have different ones; None: that of the settings
+    )
+    counted: Id | None = None  # the attempt in which an update of this seat was counted last
 
 
 @strict

@@ -21,7 +21,7 @@ from hsfl.errors import explain_field, first_problem
 from hsfl.models.state import dense, is_dense, usual_strides
 
 MAGIC = b"HSFL"
-VERSION = 4
+VERSION = 5
 PREFIX = struct.Struct("<4sHHII")  # magic, version, kind, bytes of the fields, bytes of the tensors' headers
 MOST_JSON_BYTES = 1 << 20  # of the fields, and of the headers
 MOST_TENSORS = 64

@@ -11,6 +11,7 @@ Small = Annotated[int, Field(ge=0, le=2**31)]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 LOWEST_RATE, HIGHEST_RATE = 1.0, 1e18  # bits or FLOPs per second; beyond these a plan has no finite seconds
 UnitSeconds = Annotated[list[Seconds], Field(max_length=4096)]
+NumberSeconds = Annotated[list[Annotated[float, Field(ge=0, le=1.0, allow_inf_nan=False)]], Field(max_length=32)]
 Rate = Annotated[float, Field(ge=LOWEST_RATE, le=HIGHEST_RATE, allow_inf_nan=False)]
 MOST_SAMPLES = 10_000_000  # of one client; the main server keeps a number for each batch
 Samples = Annotated[int, Field(ge=0, le=MOST_SAMPLES)]

@@ -36,13 +36,18 @@ def fingerprint(layout: Layout, dtype: torch.dtype) -> str:
 
 def state_bytes(state: UnitState) -> bytes:
     """The units as a safetensors file, by the tensors' names in the whole model."""
-    return save({name: tensor.detach().cpu().contiguous() for name, tensor in state.named().items()})
+    return tensors_file(state.named())
+
+
+def tensors_file(tensors: Mapping[str, Tensor]) -> bytes:
+    """Tensors by their names as a safetensors file."""
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
 
 
 def unpack_state(content: bytes, like: UnitState) -> UnitState:
     """The units of a safetensors file, which must be exactly those of `like`, all numbers finite."""
     fresh = UnitState.empty(like.layout, like.start, like.stop, like.floats.dtype, like.floats.device)
-    _copy_checked(_load_tensors(content), fresh.named())
+    _copy_checked(read_tensors_file(content), fresh.named())
     if not bool(torch.isfinite(fresh.floats).all()):
         raise WireError("not_finite", "a model with a number that is NaN or infinite")
     return fresh
@@ -59,13 +64,14 @@ def read_sum(content: bytes, like: PartialSum) -> PartialSum:
     fresh = like.clone()
     bits = torch.zeros(len(like.bits), dtype=torch.int64)
     views = {"floats": fresh.total.floats, "ints": fresh.total.ints, "weight": fresh.weight, "bits": bits}
-    _copy_checked(_load_tensors(content), views)
+    _copy_checked(read_tensors_file(content), views)
     if tuple(bits.tolist()) != like.bits:
         raise WireError("order", "the servers' sums began from different models; start the round again")
     return fresh
 
 
-def _load_tensors(content: bytes) -> dict[str, Tensor]:
+def read_tensors_file(content: bytes) -> dict[str, Tensor]:
+    """The tensors of a safetensors file; their bytes are those of the file."""
     try:
         return load(content)
     except (SafetensorError, ValueError, KeyError, OverflowError) as error:
@@ -73,6 +79,13 @@ def _load_tensors(content: bytes) -> dict[str, Tensor]:
 
 
 def _copy_checked(tensors: Mapping[str, Tensor], views: Mapping[str, Tensor]) -> None:
+    check_alike(tensors, views)
+    for name, view in views.items():
+        view.copy_(tensors[name])
+
+
+def check_alike(tensors: Mapping[str, Tensor], views: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that have not exactly these names, shapes and types."""
     if tensors.keys() != views.keys():
         odd = sorted(tensors.keys() ^ views.keys())
         raise WireError(
@@ -82,7 +95,6 @@ def _copy_checked(tensors: Mapping[str, Tensor], views: Mapping[str, Tensor]) ->
         if tensors[name].shape != view.shape or tensors[name].dtype != view.dtype:
             received = f"{tensors[name].dtype} {tuple(tensors[name].shape)}"
             raise WireError("shape", f"{name} is {received}, not {view.dtype} {tuple(view.shape)}")
-        view.copy_(tensors[name])
 
 
 def most_bytes(payload: int, num_tensors: int) -> int:

@@ -26,7 +26,7 @@ from hsfl.deploy.wire.health import CHECK, WATCH, Health
 from hsfl.errors import InputError
 
 MOST_MESSAGE_BYTES = 256 << 20  # gRPC's own limit is 4 MiB, which a batch of smashed data passes
-LEAST_MESSAGE_BYTES = 8 << 20  # every server takes these: a chunk, a probe, a message without tensors are smaller
+LEAST_MESSAGE_BYTES = 8 << 20  # everybody takes these: a chunk, a probe, a message without tensors are smaller
 KEEPALIVE_MS = 20_000  # pings on an idle stream, both ways; a server would answer them with GOAWAY by default
 KEEPALIVE_TIMEOUT_MS = 10_000
 RECONNECT_MS = (200, 5_000)  # first and longest wait between two attempts of a channel
@@ -39,6 +39,7 @@ LEAST_CALLS = 8  # of one name, open at once, however long a message may be
 
 _BOTH = [
     ("grpc.max_send_message_length", MOST_MESSAGE_BYTES),
+    ("grpc.per_message_decompression", 0),  # a length limits what arrived; a few bytes may be unpacked to gigabytes
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -52,9 +53,8 @@ _SERVER = [
     ("grpc.max_concurrent_streams", MOST_STREAMS),
     ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a rival
 ]
-CHANNEL_OPTIONS = [
+_CHANNEL = [
     *_BOTH,
-    ("grpc.max_receive_message_length", MOST_MESSAGE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS[0]),
     ("grpc.min_reconnect_backoff_ms", RECONNECT_MS[0]),
     ("grpc.max_reconnect_backoff_ms", RECONNECT_MS[1]),
@@ -64,7 +64,7 @@ CHANNEL_OPTIONS = [
 
 
 def _longest_taken(largest_bytes: int) -> int:
-    """Bytes of the longest message that a server takes. largest_bytes: of the messages that it is sent."""
+    """Bytes of the longest message that a process takes. largest_bytes: of the messages that it is sent."""
     return min(max(largest_bytes, LEAST_MESSAGE_BYTES), MOST_MESSAGE_BYTES)
 
 
@@ -72,6 +72,12 @@ def server_options(largest_bytes: int) -> list[tuple[str, int]]:
     """gRPC's options for a server. largest_bytes: of the messages that it is sent; a longer message is refused before
     memory is taken for it."""
     return [*_SERVER, ("grpc.max_receive_message_length", _longest_taken(largest_bytes))]
+
+
+def channel_options(largest_bytes: int = 0) -> list[tuple[str, int]]:
+    """gRPC's options for a channel to a server. largest_bytes: of the messages that the server sends; a longer one is refused
+    before memory is taken for it."""
+    return [*_CHANNEL, ("grpc.max_receive_message_length", _longest_taken(largest_bytes))]
 
 
 def most_calls(largest_bytes: int) -> int:
@@ -179,13 +185,13 @@ def _guarded(what: str, handle: Callable[[Any, Any], Any], refusals: LineLimit) 
 
 
 class Peer:
-    """A channel to a server's service. server: main or edge. name: the caller's, for plaintext. Open a new Peer for
-    every connection, so that a renewed certificate is taken up."""
+    """A channel to a server's service. server: main or edge. name: the caller's, for plaintext. largest_bytes: of the messages that
+    the server sends. Open a new Peer for every connection, so that a renewed certificate is taken up."""
 
-    def __init__(self, address: str, server: str, name: str, certs: Path | None) -> None:
+    def __init__(self, address: str, server: str, name: str, certs: Path | None, largest_bytes: int = 0) -> None:
         self._service = f"hsfl.{server.capitalize()}"
         self._metadata = plaintext_metadata(name) if certs is None else ()
-        self.channel = open_channel(address, server, certs, CHANNEL_OPTIONS)
+        self.channel = open_channel(address, server, certs, channel_options(largest_bytes))
 
     async def ask(self, method: str, request: bytes, timeout_s: float | None = None) -> bytes:
         """One message there, one back."""
@@ -229,6 +235,11 @@ async def read_request(context: Any) -> bytes:
 def is_refusal(error: aio.AioRpcError) -> bool:
     """Whether the other side refuses, so that another attempt would bring the same answer. A lost link is no refusal."""
     return error.code() in REFUSALS
+
+
+def is_too_long(error: aio.AioRpcError) -> bool:
+    """Whether a message was longer than one of the two sides takes. gRPC says so in words alone, which begin with who refuses."""
+    return error.code() == FULL and "larger than max" in (error.details() or "")
 
 
 class Backoff:

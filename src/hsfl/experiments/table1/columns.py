@@ -120,7 +120,9 @@ FULL_RATES = {  # of trainings whose rate differs from the twins', as `hsfl repr
 }
 SIDES = {"smoke": 16, "quick": 32, "full": 32}  # larger images are reduced to this side
 NUM_FLEETS = {"smoke": 2, "quick": 30, "full": 30}
-SPELT_OUT = ("fleet.cuts=max_cut", "allocation.policy=even", "allocation.samples=20")  # whatever the defaults are
+SPELT_OUT = (  # whatever the defaults are
+    *("fleet.cuts=max_cut", "allocation.policy=even", "allocation.samples=20", "network.speed_std=0.1"),
+)
 FIRST_SEED = 1
 NUM_SEEDS = {"smoke": 1, "quick": 1, "full": 3}
 CHECK_ROUNDS = {"smoke": 4, "quick": 1, "full": 1}  # for which V1 and FL are trained themselves, to show the equality

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from hsfl.errors import InputError
 from hsfl.models.split.codegen import GraphUnit
 from hsfl.models.split.module_split import ModuleSplit, state_of
-from hsfl.models.split.torch_export import IN_ORDER
+from hsfl.models.split.torch_export import IN_ORDER, attributes_of, put_back
 from hsfl.models.split.trace import one_output
 
 MOST_SAMPLES = 8  # of the example that are compared
@@ -149,7 +149,8 @@ def _left_as_it_was(module: nn.Module) -> Iterator[dict[str, Tensor]]:
     tensors = _tensors_of(module)
     backup = {name: tensor.detach().clone() for name, tensor in tensors.items()}
     gradients = {parameter: parameter.grad for parameter in module.parameters()}
-    attributes = _attributes_of(module)
+    trained = [(parameter, parameter.requires_grad) for parameter in gradients]
+    attributes = attributes_of(module)
     devices = sorted({tensor.device.index or 0 for tensor in tensors.values() if tensor.is_cuda})
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 -- the module may draw from it
     try:
@@ -160,9 +161,11 @@ def _left_as_it_was(module: nn.Module) -> Iterator[dict[str, Tensor]]:
     finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)  # noqa: NPY002
-        _put_back(attributes)
+        put_back(attributes)
         for name, tensor in tensors.items():
             _overwrite(tensor, backup[name])
+        for parameter, is_trained in trained:
+            parameter.requires_grad_(is_trained)
         for parameter, gradient in gradients.items():
             parameter.grad = gradient
 
@@ -170,29 +173,6 @@ def _left_as_it_was(module: nn.Module) -> Iterator[dict[str, Tensor]]:
 def _overwrite(tensor: Tensor, value: Tensor) -> None:
     if not torch.equal(tensor, value):
         tensor.data.copy_(value)
-
-
-# For each part of a module its attributes, and a copy of those that are lists, sets or mappings.
-Attributes = list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]
-
-
-def _attributes_of(module: nn.Module) -> Attributes:
-    saved = []
-    for submodule in module.modules():
-        attributes = vars(submodule)
-        copies = {name: value.copy() for name, value in attributes.items() if isinstance(value, list | dict | set)}
-        saved.append((attributes, dict(attributes), copies))
-    return saved
-
-
-def _put_back(saved: Attributes) -> None:
-    for attributes, values, copies in saved:
-        attributes.clear()
-        attributes.update(values)
-        for name, content in copies.items():
-            container = values[name]
-            container.clear()
-            container.extend(content) if isinstance(container, list) else container.update(content)
 
 
 # --- the module and its units, step by step
@@ -274,12 +254,13 @@ class _Whole:
     def __init__(self, model: ModuleSplit, before: dict[str, Tensor]) -> None:
         """before: a copy of the module's tensors."""
         self.model, self.module, self.before = model, model.origin, before
+        self.flags = {name: p.requires_grad for name, p in self.module.named_parameters()}
         self.trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         self.changed: dict[str, Tensor] = {}  # trained weights that the forward pass changed in this step
 
     def answer(self, step: Step) -> WholeAnswer | Exception:
         """What the module gives in a step, or why it fails; then the module is as before the step."""
-        attributes = _attributes_of(self.module)
+        attributes = attributes_of(self.module)
         tensors = {name: tensor for name, tensor in _tensors_of(self.module).items() if name not in self.trained}
         copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         leaves = _leaves(step.inputs, step.training)
@@ -291,13 +272,14 @@ class _Whole:
                 if step.training:
                     _run_backward(output)
         except Exception as error:  # a user's module may raise anything
-            _put_back(attributes)
+            put_back(attributes)
             for name, tensor in tensors.items():
                 _overwrite(tensor, copies[name])
             for name, parameter in self.trained.items():
                 parameter.grad = None
                 _overwrite(parameter, self.before[name])
             return error
+        self._check_parameters()
         gradients = {name: p.grad for name, p in self.trained.items() if p.grad is not None}
         for parameter in self.trained.values():
             parameter.grad = None
@@ -306,6 +288,16 @@ class _Whole:
         }
         state = {name: t for name, t in state_of(self.module).items() if name not in self.trained}
         return WholeAnswer(output.detach(), leaves[0].grad, gradients, state)
+
+    def _check_parameters(self) -> None:
+        """Refuse a module whose forward pass decides which weights there are, or which of them are trained."""
+        flags = {name: parameter.requires_grad for name, parameter in self.module.named_parameters()}
+        for name in [name for name in flags | self.flags if flags.get(name) is not self.flags.get(name)]:
+            deed = "changes requires_grad of" if name in flags.keys() & self.flags.keys() else "makes or takes away"
+            raise InputError(
+                f"{type(self.module).__name__} cannot be split: its forward {deed} the parameter {name}, which no graph holds; do that once, "
+                f"before the split, {IN_ORDER}"
+            )
 
     def _output(self, inputs: Sequence[Tensor]) -> Tensor:
         request = self.model.request

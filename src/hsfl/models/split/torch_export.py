@@ -31,16 +31,36 @@ HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 def export_module(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str], training: bool) -> ExportedProgram:
     """The module's program in one mode; the module is left as it was. names: of the inputs, where they are given by name."""
     _check_hooks(module)
-    before = {
-        submodule: dict(vars(submodule)) for submodule in module.modules()
-    }  # modes, and what a forward pass keeps of a batch
+    before = attributes_of(module)
     try:
         with _other_generators_refused(module), _autograd_functions_refused(module):
             return _export(module.train(training), inputs, names)
     finally:
-        for submodule, attributes in before.items():
-            vars(submodule).clear()
-            vars(submodule).update(attributes)
+        put_back(before)
+
+
+# For each part of a module its attributes, and a copy of those that are lists, sets or mappings.
+Attributes = list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]
+
+
+def attributes_of(module: nn.Module) -> Attributes:
+    """What `put_back` needs after a forward pass: modes, what the pass keeps of a batch, and parameters that it makes."""
+    saved = []
+    for submodule in module.modules():
+        attributes = vars(submodule)
+        copies = {name: value.copy() for name, value in attributes.items() if isinstance(value, list | dict | set)}
+        saved.append((attributes, dict(attributes), copies))
+    return saved
+
+
+def put_back(saved: Attributes) -> None:
+    for attributes, values, copies in saved:
+        attributes.clear()
+        attributes.update(values)
+        for name, content in copies.items():
+            container = values[name]
+            container.clear()
+            container.extend(content) if isinstance(container, list) else container.update(content)
 
 
 def _export(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str]) -> ExportedProgram:

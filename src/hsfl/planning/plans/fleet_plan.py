@@ -5,6 +5,7 @@ client (`plan_large`); `device_table` is the plan of a single device.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from hsfl.planning.fair_defaults import alike_words
 from hsfl.planning.fleet_from_file import fleet_notes
 from hsfl.planning.plans.plan_large import CrowdSamples, PlanCrowd, crowd_notes
 from hsfl.planning.plans.plan_rounds import ClientPlan, PlanRounds, PlanTask, plan_rounds
+from hsfl.planning.plans.single_cut import SingleCut, single_cut_note, single_rows, try_single_rows
 from hsfl.planning.plans.unit_slips import unit_note
 from hsfl.planning.policy_cuts import cut_request, limit_note
 from hsfl.planning.rounds.allocators import own_policy
@@ -63,6 +65,7 @@ class Plan:
         None  # of many clients or several cells: then `clients` is empty, and the bound is for these cuts
     )
     codecs: list[str] | None = None  # [K] of smashed data and gradients, where clients have different ones
+    single: SingleCut | None = None  # one cut for all; None where there is one client, or no cut that all may have
 
 
 def _planned_policy(config: RunConfig) -> str:
@@ -100,6 +103,7 @@ def make_plan(
     other_cut, other_round_s = _best_other_cut(task, pressed, rounds)
     round_s = means[name] if given is None else rounds.mean_s(given)
     bound_s = min(proposed.lower_bound_s, round_s)
+    single = _single_cut(world, task.rows, rounds.cuts, round_s, bound_s, rounds.mean_s)
     spent_s = {phase: pressed.seconds[phase] for phase in holding_up(world)}
     why = longest_phase(pressed.client, spent_s, work, spent_s)
     ending_s = end_of_plan(task, rounds.cuts)
@@ -109,6 +113,7 @@ def make_plan(
         _one_cut_note(task, rounds, chosen)
         if given is None
         else _given_note(world, given, round_s, proposed.cuts, means["proposed"]),
+        single_cut_note(single),
         unit_note(config, round_s, why),
         _ending_note(ending_s),
     ]
@@ -128,6 +133,7 @@ def make_plan(
         other_round_s=other_round_s,
         ending_s=ending_s,
         codecs=codecs or None,
+        single=single,
     )
 
 
@@ -199,12 +205,17 @@ def _plan_crowd(config: RunConfig, world: World, num_samples: Array, progress: O
     crowd = samples.record(planned)
     round_s, bound_s = planned.mean_s, float(np.mean(crowd.bounds_s))
     why = explain_straggler(planned.clock, len(samples.chosen) - 1, samples.chosen[-1])
+    rows, as_planned = world.rows(config.fleet.min_cut), planned.clock.job.config
+    single = _single_cut(
+        world, rows, np.array(planned.cuts), round_s, None, lambda cuts: samples.at(as_planned, cuts).mean_s
+    )
     notes = [
         *fleet_notes(config),
         *link_notes(config.link),
         *_other_run_note(config),
         *crowd_notes(config, crowd, planned.num_stopped),
         planned.note,
+        single_cut_note(single),
         unit_note(config, round_s, why),
     ]
     return Plan(
@@ -220,6 +231,34 @@ def _plan_crowd(config: RunConfig, world: World, num_samples: Array, progress: O
         notes=[note for note in notes if note],
         why=why,
         crowd=crowd,
+        single=single,
+    )
+
+
+def _single_cut(
+    world: World,
+    rows: Array,
+    planned: Array,
+    round_s: float,
+    bound_s: float | None,
+    mean_s: Callable[[Array], float],
+) -> SingleCut | None:
+    """One cut for all beside the planned rows [K], whose mean round is round_s. rows: [K, C] bool. bound_s: on the mean round of any cuts; None
+    where none is proven. mean_s: of rows [K], under the plan's policy."""
+    legal = single_rows(rows)
+    if len(planned) < 2 or not legal:
+        return None
+    tried = try_single_rows(rows, planned, mean_s)
+    row = min(tried, key=lambda row: tried[row])
+    return SingleCut(
+        cut=int(world.cost.cuts_of(row)),
+        codec=next(iter(world.codecs_of(np.array([row]))), None),
+        round_s=tried[row],
+        over_planned=tried[row] / round_s - 1 if round_s > 0 else 0.0,
+        over_best=tried[row] / bound_s - 1 if bound_s else None,
+        is_planned=bool((planned == row).all()),
+        num_tried=len(tried),
+        num_legal=len(legal),
     )
 
 

@@ -53,8 +53,8 @@ class CrowdRounds:
     cuts: tuple[int, ...]  # [K]
     clock: RoundClock
     rounds: list[Clocked]  # [S]
-    search_s: float  # of real time, to choose the cuts
-    note: str | None  # what to say of a search for cuts that its time limit stopped
+    search_s: float = 0.0  # of real time, to choose the cuts
+    note: str | None = None  # what to say of a search for cuts that its time limit stopped
 
     @property
     def num_stopped(self) -> int:
@@ -85,13 +85,18 @@ class CrowdSamples:
         config, began = _with_policy(config, policy), time.monotonic()
         cuts, note = choose_cuts(CutTask.of_run(config, self.world, self.num_samples, self.extras.passes))
         took_s = time.monotonic() - began
-        clock = RoundClock(config, self.played, cuts, self.num_samples, self.extras)
+        return replace(self.at(config, np.array(cuts), progress), search_s=took_s, note=note)
+
+    def at(self, config: RunConfig, cuts: Array, progress: OnProgress | None = None) -> CrowdRounds:
+        """The rounds of a run with the config's policy and these cuts [K]."""
+        clock = RoundClock(config, self.played, tuple(cuts.tolist()), self.num_samples, self.extras)
         rounds: list[Clocked] = []
         for clocked in self._clocked(clock):
             rounds.append(clocked)
             if progress is not None:
-                progress(f"{policy}, sampled round", len(rounds), min(timeline.round_s for timeline, _ in rounds))
-        return CrowdRounds(cuts, clock, rounds, took_s, note)
+                best_s = min(timeline.round_s for timeline, _ in rounds)
+                progress(f"{config.allocation.policy}, sampled round", len(rounds), best_s)
+        return CrowdRounds(tuple(cuts.tolist()), clock, rounds)
 
     def _bounds_s(self, planned: CrowdRounds) -> list[float]:
         """Seconds that no allocation with the planned cuts can beat, [S]; the even allocation proves no bound, so the bound of

@@ -117,7 +117,6 @@ def make_round_record(
     many = _is_many(len(timeline.kept))
     quality, no_quality = finite_quality(quality)
     averaged, _ = finite_quality(averaged)
-    coded, _ = finite_quality(coded)
     return RoundRecord(
         round=round_index + 1,
         framework=task.config.framework,
@@ -148,10 +147,16 @@ def make_round_record(
         averaged=_averaged(averaged) if averaged else None,
         estimation_s=estimation_s if averaged else None,
         codecs=list(task.codecs) or None,
-        coded=Coded(**_averaged(coded), metrics=dict(coded.metrics)) if coded else None,
+        coded=coded_note(coded),
         modelled_ending_s=timeline.ending_s or None,
         no_quality=no_quality,
     )
+
+
+def coded_note(quality: Quality | None) -> Coded | None:
+    """What a record says of a model that is split by the codecs of smashed data; None where there are none, or its numbers are none."""
+    quality, _ = finite_quality(quality)
+    return Coded(**_averaged(quality), metrics=dict(quality.metrics)) if quality else None
 
 
 def finite_quality(quality: Quality | None) -> tuple[Quality | None, str | None]:

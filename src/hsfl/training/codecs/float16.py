@@ -39,7 +39,8 @@ class Float16(Codec):
 
     def encode(self, tensor: Tensor, direction: str, draws: Draws | None) -> Payload:
         if not tensor.numel():
-            return Payload({"values": tensor.to(torch.float16), "exponent": torch.zeros(1, dtype=torch.int16)})
+            exponents = torch.zeros(1, dtype=torch.int16, device=tensor.device)
+            return Payload({"values": tensor.to(torch.float16), "exponent": exponents})
         computed = compute_dtype(tensor.dtype)
         top = torch.maximum(tensor.amax(), tensor.amin().neg())
         check_finite(top)

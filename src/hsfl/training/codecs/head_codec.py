@@ -5,9 +5,12 @@
 C is the codec of `link.model`, used for each parameter by itself; e is what the client remembers of what was lost in the rounds before
 (error feedback: Seide et al., 1-Bit Stochastic Gradient Descent, 2014). A client that restarts, or whose cut changes, begins with e = 0.
 Buffers (BatchNorm's statistics, counts) travel uncoded.
+
+In a simulation `HeadCodec.carry` does all of it. On real machines the device codes (`HeadCodec.update`) and the edge server decodes
+(`HeadCodec.arrive`), with the same operations, so that both have the bits of a simulation.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,19 +19,38 @@ from torch import Tensor
 from hsfl.codec_table import MODEL
 from hsfl.models.state import Layout, UnitState
 from hsfl.models.units import SplitModel
-from hsfl.training.codecs.codec import Codec
+from hsfl.training.codecs.codec import Codec, Payload
 
 REMEMBERED = "link.model"  # the name of e in a client's memory
-Places = tuple[tuple[tuple[int, int], ...], ...]  # for each unit, where in its floats each parameter begins and ends
 
 
 @dataclass(frozen=True)
 class CodedUpdate:
     """What became of an update on its way."""
 
+    payloads: list[Payload]
     arrived: list[Tensor]
     lost: Tensor  # e', of all parts one after another
-    num_bytes: int
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(payload.num_bytes for payload in self.payloads)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a parameter lies in the floats of its unit."""
+
+    name: str  # in the whole model
+    begin: int
+    end: int
+
+    def of(self, unit: UnitState) -> Tensor:
+        """The parameter's numbers in a state of its unit: a view."""
+        return unit.floats[self.begin : self.end]
+
+
+Places = tuple[tuple[Place, ...], ...]  # for each unit
 
 
 @dataclass(frozen=True)
@@ -49,7 +71,7 @@ class HeadCodec:
         count = sum(tensor.numel() for tensor in tensors)
         if lost is None or lost.numel() != count:
             lost = torch.zeros(count, dtype=tensors[0].dtype, device=tensors[0].device) if tensors else torch.zeros(0)
-        after, arrived, num_bytes = torch.empty_like(lost), list[Tensor](), 0
+        after, payloads, arrived = torch.empty_like(lost), list[Payload](), list[Tensor]()
         begin = 0
         for tensor in tensors:
             end = begin + tensor.numel()
@@ -57,29 +79,38 @@ class HeadCodec:
             payload = self.codec.encode(wanted, MODEL, None)
             got = self.codec.decode(payload, wanted.shape, wanted.dtype)
             torch.sub(wanted, got, out=after[begin:end])
+            payloads.append(payload)
             arrived.append(got.view(tensor.shape))
-            num_bytes += payload.num_bytes
             begin = end
-        return CodedUpdate(arrived, after, num_bytes)
+        return CodedUpdate(payloads, arrived, after)
 
     @torch.no_grad()
+    def update(self, sent: UnitState, trained: UnitState, lost: Tensor | None) -> CodedUpdate:
+        """A trained head as it leaves its client."""
+        before, after = self.parameters(sent), self.parameters(trained)
+        return self.code([after[name] - before[name] for name in before], lost)
+
+    @torch.no_grad()
+    def arrive(self, sent: UnitState, update: Iterable[Tensor], trained: UnitState) -> None:
+        """Put the head as it arrives into the parameters of `trained`. update: of each parameter, decoded. The two states share no memory."""
+        before, after = self.parameters(sent), self.parameters(trained)
+        for name, arrived in zip(before, update, strict=True):
+            torch.add(before[name], arrived, out=after[name])
+
     def carry(self, sent: UnitState, trained: UnitState, lost: Tensor | None) -> tuple[int, Tensor]:
         """Put the head as it arrives into `trained`; returns the bytes that travelled, buffers included, and e'. The two states share no memory."""
-        pairs = list(self._pairs(sent, trained))
-        update = self.code([after - before for before, after in pairs], lost)
-        for (before, after), arrived in zip(pairs, update.arrived):
-            torch.add(before, arrived, out=after)
-        buffer_bytes = trained.num_bytes - sum(after.nbytes for _, after in pairs)
+        update = self.update(sent, trained, lost)
+        self.arrive(sent, update.arrived, trained)
+        buffer_bytes = trained.num_bytes - sum(part.nbytes for part in self.parameters(trained).values())
         return buffer_bytes + update.num_bytes, update.lost
 
-    def _pairs(self, sent: UnitState, trained: UnitState) -> Iterator[tuple[Tensor, Tensor]]:
-        for unit in range(sent.start, sent.stop):
-            before, after = sent[unit : unit + 1].floats, trained[unit : unit + 1].floats
-            for begin, end in self.places[unit]:
-                yield before[begin:end], after[begin:end]
+    def parameters(self, head: UnitState) -> dict[str, Tensor]:
+        """The parameters that are coded, in their order: views of the head."""
+        units = range(head.start, head.stop)
+        return {place.name: place.of(head[unit : unit + 1]) for unit in units for place in self.places[unit]}
 
 
-def _parameter_places(model: SplitModel, layout: Layout, unit: int) -> Iterator[tuple[int, int]]:
+def _parameter_places(model: SplitModel, layout: Layout, unit: int) -> Iterator[Place]:
     """Where each parameter lies in the floats of a unit; the rest are buffers."""
     names = {model.prefixes[unit] + name for name, _ in model.units[unit].named_parameters(remove_duplicate=False)}
     begin = 0
@@ -87,5 +118,5 @@ def _parameter_places(model: SplitModel, layout: Layout, unit: int) -> Iterator[
         if slot.is_float:
             end = begin + slot.shape.numel()
             if slot.name in names and end > begin:
-                yield begin, end
+                yield Place(slot.name, begin, end)
             begin = end

@@ -47,7 +47,7 @@ class Int8(Codec):
     def encode(self, tensor: Tensor, direction: str, draws: Draws | None) -> Payload:
         computed = compute_dtype(tensor.dtype)
         if not tensor.numel():
-            scales = torch.ones(num_scales(tuple(tensor.shape)), dtype=computed)
+            scales = torch.ones(num_scales(tuple(tensor.shape)), dtype=computed, device=tensor.device)
             return Payload({"values": tensor.to(torch.int8), "scales": scales})
         scales = _largest_by_scale(tensor).to(computed).div_(STEPS)
         check_finite(scales)
