@@ -59,6 +59,21 @@ def test_links_of_a_document_lead_somewhere(document: Path) -> None:
     assert dead == []
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_table_of_a_document_has_a_head(document: Path) -> None:
+    """A blank line in a table cuts it in two, and the second half is shown as text."""
+    lines = ["", *re.sub(r"```.*?```", "", document.read_text(), flags=re.S).splitlines(), ""]
+    starts = [i for i in range(1, len(lines) - 1) if lines[i].startswith("| ") and not lines[i - 1].startswith("|")]
+    assert [lines[i] for i in starts if not re.fullmatch(r"[|:\- ]+", lines[i + 1])] == []
+
+
+def test_no_file_has_marks_of_a_merge() -> None:
+    """Seven signs at the beginning of a line; a docstring may hold them without any error."""
+    paths = [path for folder in FOLDERS for kind in ("py", "md", "toml") for path in (ROOT / folder).rglob(f"*.{kind}")]
+    marked = [path for path in [*paths, *ROOT.glob("*.md")] if re.search(r"^(<{7}|>{7}) ", path.read_text(), re.M)]
+    assert marked == []
+
+
 def test_every_page_is_in_one_table_of_contents() -> None:
     """And every entry is a page, so that a reader of the site finds all of them."""
     docs = ROOT / "docs"
