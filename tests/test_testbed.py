@@ -162,7 +162,9 @@ def test_a_fleet_with_and_without_a_codec_stands_side_by_side(tmp_path: Path) ->
     results._gather([tmp_path], tmp_path / "table.csv")
     trials = results.read_trials(tmp_path / "table.csv")
     assert [(one.work, one.codec) for one in trials] == [("cnn", "none"), ("cnn, int8", "int8")]
-    (row,) = [line for line in results.report_text(trials, "", "x.png").splitlines() if line.endswith("| 2.00 | 2.05 |")]
+    (row,) = [
+        line for line in results.report_text(trials, "", "x.png").splitlines() if line.endswith("| 2.00 | 2.05 |")
+    ]
     assert row == "| a | cnn, int8 | 10.00, 10.45 | 5.00, 5.10 | 2.00 | 2.05 |"
 
 
