@@ -192,7 +192,7 @@ async def uncoded_head(work: RoundWork, head: UnitState) -> None:
 
 CODED_DEEDS = {
     zero_scale: "codec",
-    uncoded_head: "codec",
+    uncoded_head: "too_large",
     infinite_head: "not_finite",
     oversized_head: "too_large",
     negative_variance: "range",

@@ -42,8 +42,8 @@ OFFERED = {  # to other folders, by module
         "PayloadError",
     ),
     "codecs.coding_speed": (
-        "coding_seconds",
         "CODING_S",
+        "coding_seconds",
     ),
     "codecs.head_codec": (
         "HeadCodec",
