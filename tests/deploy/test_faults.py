@@ -111,6 +111,17 @@ def test_both_servers_restarted(there: Fleet) -> None:
     end(there, [EVERYBODY] * 3)
 
 
+def test_devices_remember_what_was_lost_of_their_heads_when_both_servers_are_restarted(tmp_path: Path) -> None:
+    """The main server's checkpoint says whose heads were counted; a head that was uploaded in the round that broke off was not."""
+    run = changed(SLOW_RUN, link={"model": "int8"})
+    with fleet(tmp_path, run, more={"min_clients": 3, "first_clients": 4}, plugin=PLUGIN) as there:
+        start(there)
+        there.until_event("ada", "batches complete", round=3)
+        there.kill("main", "edge")
+        there.start("edge", "main")
+        end(there, [EVERYBODY] * 3)
+
+
 def test_a_client_restarted_in_mid_round_begins_its_round_anew(there: Fleet) -> None:
     start(there)
     in_round(there, 2)

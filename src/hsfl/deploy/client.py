@@ -336,6 +336,7 @@ class ClientProcess:
         head = await work.fetch_head()
         await self._compute(work.train, head)
         self.lines.event("batches complete", level="info", round=job.order.round + 1)
+        await self._compute(job.pack, setup.kit.head_files)
         await work.upload_head()
 
     async def _upload_again(self, setup: ClientSetup, job: OpenRound) -> None:
