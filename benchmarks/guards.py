@@ -197,7 +197,10 @@ def main() -> None:
                 print(f"{name}: {block.samples_per_s:.0f} samples/s, {memory} MiB, load {load:.1f}", flush=True)
     print_ratio("samples/s", [a.samples_per_s / b.samples_per_s for a, b in zip(*blocks.values())])
     for process in blocks["with"][0].memory_bytes:
-        print_ratio(f"memory of {process}", [a.memory_bytes[process] / b.memory_bytes[process] for a, b in zip(*blocks.values())])
+        print_ratio(
+            f"memory of {process}",
+            [a.memory_bytes[process] / b.memory_bytes[process] for a, b in zip(*blocks.values())],
+        )
     whole = {name: [sum(block.memory_bytes.values()) for block in side] for name, side in blocks.items()}
     print_ratio("memory of all", [a / b for a, b in zip(*whole.values())])
 

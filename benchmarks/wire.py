@@ -73,7 +73,9 @@ async def served(certs: Path | None) -> tuple[aio.Server, aio.Channel]:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", handlers),))
     port = add_port(server, "127.0.0.1:0", certs and certs / "main")
     await server.start()
-    return server, open_channel(f"127.0.0.1:{port}", "main", certs and certs / "one", channel_options(MOST_MESSAGE_BYTES))
+    return server, open_channel(
+        f"127.0.0.1:{port}", "main", certs and certs / "one", channel_options(MOST_MESSAGE_BYTES)
+    )
 
 
 class Exchange:

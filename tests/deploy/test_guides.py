@@ -31,7 +31,11 @@ def test_every_message_has_its_number_in_the_guide() -> None:
 
 @pytest.mark.parametrize(
     ("file", "kind"),
-    [("main", MainSettings), ("servers|edge server, device", EdgeSettings), ("edge server, device|device", ClientSettings)],
+    [
+        ("main", MainSettings),
+        ("servers|edge server, device", EdgeSettings),
+        ("edge server, device|device", ClientSettings),
+    ],
 )
 def test_every_setting_is_in_the_table(file: str, kind: type) -> None:
     text = (DOCS / "deploy.md").read_text()

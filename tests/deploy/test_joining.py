@@ -73,7 +73,11 @@ def test_a_client_that_cannot_read_its_data_says_why_and_leaves_its_seat(tmp_pat
     [
         ("UNAVAILABLE", JoinFailed, ("edge server is away", "trying again")),
         ("RESOURCE_EXHAUSTED", JoinFailed, ("edge server", "no more of ward-1", "trying again")),
-        ("RESOURCE_EXHAUSTED: larger than max", JoinFailed, ("edge server", "longer message than ward-1", "trying again")),
+        (
+            "RESOURCE_EXHAUSTED: larger than max",
+            JoinFailed,
+            ("edge server", "longer message than ward-1", "trying again"),
+        ),
         ("PERMISSION_DENIED", InputError, ("edge server", "refuses ward-1: no")),
     ],
 )

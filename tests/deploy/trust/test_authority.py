@@ -290,7 +290,11 @@ def test_a_flipped_bit_in_any_file_is_no_traceback(certs, seed):
         der = bytearray(base64.b64decode(armour[2]))
         der[rng.randrange(len(der))] ^= 1 << rng.randrange(8)
         path.write_bytes(armour[1] + b"\n" + base64.encodebytes(bytes(der)) + armour[3] + b"\n")
-        for work in (lambda: Authority(certs).issued(), lambda: Authority(certs).renew(["main"]), lambda: check_bundle(certs / "ward-1")):
+        for work in (
+            lambda: Authority(certs).issued(),
+            lambda: Authority(certs).renew(["main"]),
+            lambda: check_bundle(certs / "ward-1"),
+        ):
             with suppress(InputError):
                 work()
         path.write_bytes(content)
