@@ -60,14 +60,13 @@ def test_names_of_a_snippet_are_there(snippet: str) -> None:
 ELSEWHERE = {  # which test runs the snippets of a page
     "README.md": "test_readme.py",
     "start.md": "test_readme.py",
-    "formats.md": "test_readme.py",
     "data.md": "test_docs_data.py",
     "extend.md": "plugins/test_extend_document.py",
     "fleet.md": "test_fleet_story.py",
     "models.md": "test_docs_models.py",
     "sweep.md": "test_sweep_guide.py",
 }
-QUICK, SLOW = ("scenario.md", "deploy.md"), ("allocation.md", "clock.md", "codecs.md", "robust.md", "simulate.md")
+QUICK, SLOW = ("clock.md", "codecs.md", "deploy.md", "scenario.md"), ("allocation.md", "robust.md", "simulate.md")
 RUN_HERE = [*QUICK, *(pytest.param(page, marks=pytest.mark.slow) for page in SLOW)]
 
 
