@@ -15,15 +15,17 @@ least at which all cells together take the cycles that there are: bisection in b
 Distribution ends with the last cell, and a mean over cells makes it look cheap. So several costs of its second are tried, and
 one cut for all; the candidate with the shortest round in this model is taken.
 
-Prices are found on sampled rounds. The clients of a sampled round are chosen as a run chooses them. Nothing is proven here:
-a round with the chosen cuts is allocated by `cells`, with a proof.
+Prices are found on sampled rounds. The clients of a sampled round are chosen as a run chooses them. Candidates that are nearly as short as the best in
+this model are finalists: their sampled rounds are allocated by `cells`, since the model is right to a few per cent only. Nothing is proven of other cuts.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hsfl.allocation.cuts.search import CutChoice, CutRequest, Judge, SampledRounds
+from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.stage.stage_answer import TimeLimit
 from hsfl.errors import InputError
 
@@ -37,6 +39,9 @@ COST_MULTIPLES = (
     16.0,
 )  # costs of a second of distribution that are tried, as multiples of the slope of the prices
 BLOCK = 16_384  # clients at a time, where all of them choose
+NEARLY_BEST = 0.1  # the part of the shortest round of the model by which a finalist may be longer
+SINGLE_FINALISTS = 2  # single cuts, besides the best cuts by prices
+FINALIST_GAP = 0.01  # to which the rounds of finalists are allocated
 
 
 @dataclass(frozen=True)
@@ -95,12 +100,22 @@ class CutRule:
 
 
 @dataclass(frozen=True)
+class CellsOfRound:
+    """A sampled round in explicit numbers: a scenario for each cell that has clients, and who these are."""
+
+    scenarios: Sequence[Scenario]
+    clients: Sequence[Array]  # the clients of each of these cells, of the fleet
+    downloads_count: bool  # whether these clients are all that receive the model; else the model of prices says how long that takes
+
+
+@dataclass(frozen=True)
 class LargeFleet(SampledRounds):
     """A fleet whose clients answer to the prices of sampled rounds."""
 
     crowd: Crowd  # of the sampled rounds
     loads: Loads  # of every client
     cell: Array  # [K] of every client
+    rounds: Sequence[CellsOfRound] = ()  # the sampled rounds, on which finalists are allocated; none: the model decides
 
     def judge(self, request: CutRequest) -> Judge:
         raise InputError(f"cuts cannot be tried one by one for {len(self.cell)} clients; take those that prices choose")
@@ -110,24 +125,54 @@ class LargeFleet(SampledRounds):
 
 
 def priced_fleet_cuts(request: CutRequest) -> CutChoice:
-    """A cut for every client of a large fleet; the mean round is that of this model, and nothing is proven of it."""
+    """A cut for every client of a large fleet. The mean round is that of the allocated finalists, or of the model of prices; nothing is proven of other
+    cuts."""
     fleet, clock = request.rounds, TimeLimit(np.inf)
     assert isinstance(fleet, LargeFleet)
     crowd, subs = fleet.crowd, fleet.crowd.num_subchannels
     rules = [CutRule(_find_prices(crowd, multiple)) for multiple in COST_MULTIPLES]
     rules += [CutRule(one_cut=cut) for cut in np.flatnonzero(np.isfinite(crowd.loads.fixed_s).any(axis=0)).tolist()]
-    seconds = [_priced_round_s(crowd, rule.cuts(crowd.loads, crowd.cell, subs)) for rule in rules]
-    best = int(np.argmin(seconds))
-    cuts, mean_s = rules[best].cuts(fleet.loads, fleet.cell, subs), seconds[best]
-    return CutChoice(cuts, np.array([mean_s]), mean_s, 0.0, 1.0, "prices", 1, clock.seconds())
+    priced = [_priced_round(crowd, rule.cuts(crowd.loads, crowd.cell, subs)) for rule in rules]
+    seconds = [prices.T_s + prices.last_s for prices in priced]
+    ranked = sorted(range(len(rules)), key=lambda index: seconds[index])
+    best, mean_s, finalists = ranked[0], seconds[ranked[0]], _finalists(rules, ranked, seconds)
+    if fleet.rounds and len(finalists) > 1:
+        limit_s = request.settings.time_limit_s / (len(finalists) * len(fleet.rounds))
+        allocated_s = {}
+        for index in finalists:
+            cuts = rules[index].cuts(fleet.loads, fleet.cell, subs)
+            allocated_s[index] = np.mean(
+                [_allocated_s(cells, cuts, priced[index].last_s, limit_s) for cells in fleet.rounds]
+            )
+        best = min(finalists, key=lambda index: allocated_s[index])
+        mean_s = float(allocated_s[best])
+    cuts = rules[best].cuts(fleet.loads, fleet.cell, subs)
+    return CutChoice(cuts, np.array([mean_s]), mean_s, 0.0, 1.0, "prices", len(finalists), clock.seconds())
 
 
-def _priced_round_s(crowd: Crowd, cuts: Array) -> float:
-    """The seconds of a round in this model, where each row has its cut of cuts [rows]."""
+def _finalists(rules: Sequence[CutRule], ranked: Sequence[int], seconds: Sequence[float]) -> list[int]:
+    """The best rule by prices and the best single cuts, as far as they are nearly as short as the best of all rules in the model. ranked: all rules,
+    the shortest round first."""
+    near = [index for index in ranked if seconds[index] <= (1 + NEARLY_BEST) * seconds[ranked[0]]]
+    by_prices = [index for index in near if rules[index].prices is not None][:1]
+    return by_prices + [index for index in near if rules[index].prices is None][:SINGLE_FINALISTS]
+
+
+def _allocated_s(cells: CellsOfRound, cuts: Array, last_s: float, limit_s: float) -> float:
+    """The seconds of a sampled round with these cuts [K]. last_s: of the model's distribution, as the model of prices has it."""
+    from hsfl.allocation.cells import solve_cells  # here, because numba takes seconds to load
+
+    answer = solve_cells(cells.scenarios, [cuts[clients] for clients in cells.clients], FINALIST_GAP, limit_s)
+    if cells.downloads_count:
+        return answer.round_s
+    return answer.round_s - max(float(cell.phases["model_down_s"].max()) for cell in answer.cells) + last_s
+
+
+def _priced_round(crowd: Crowd, cuts: Array) -> Prices:
+    """The prices of a round in this model, where each row has its cut of cuts [rows]: with the seconds of training, and of distribution."""
     rows = np.arange(len(cuts))
     columns = (getattr(crowd.loads, name)[rows, cuts][:, None] for name in Loads.__dataclass_fields__)
-    prices = _find_prices(replace(crowd, loads=Loads(*columns)), 0.0)
-    return prices.T_s + prices.last_s
+    return _find_prices(replace(crowd, loads=Loads(*columns)), 0.0)
 
 
 def _find_prices(crowd: Crowd, cost_multiple: float) -> Prices:
