@@ -41,7 +41,8 @@ COST_MULTIPLES = (
 BLOCK = 16_384  # clients at a time, where all of them choose
 NEARLY_BEST = 0.1  # the part of the shortest round of the model by which a finalist may be longer
 SINGLE_FINALISTS = 2  # single cuts, besides the best cuts by prices
-FINALIST_GAP = 0.01  # to which the rounds of finalists are allocated
+FINALIST_GAP = 0.02  # to which the rounds of finalists are allocated
+FINALISTS_S = 30.0  # real seconds for all of them, at most
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def priced_fleet_cuts(request: CutRequest) -> CutChoice:
     ranked = sorted(range(len(rules)), key=lambda index: seconds[index])
     best, mean_s, finalists = ranked[0], seconds[ranked[0]], _finalists(rules, ranked, seconds)
     if fleet.rounds and len(finalists) > 1:
-        limit_s = request.settings.time_limit_s / (len(finalists) * len(fleet.rounds))
+        limit_s = min(FINALISTS_S, request.settings.time_limit_s) / (len(finalists) * len(fleet.rounds))
         allocated_s = {}
         for index in finalists:
             cuts = rules[index].cuts(fleet.loads, fleet.cell, subs)
