@@ -42,7 +42,9 @@ def test_a_run_on_a_device_is_the_run_on_the_cpu(name: str, played: dict[str, tu
 
 
 def test_every_framework_is_played() -> None:
-    frameworks = {word.removeprefix("framework=") for case in CASES.values() for word in case.words if "framework" in word}
+    frameworks = {
+        word.removeprefix("framework=") for case in CASES.values() for word in case.words if "framework" in word
+    }
     assert frameworks | {"hsfl"} >= {name for name, row in METHODS.items() if row.built_in}
 
 

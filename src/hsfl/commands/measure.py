@@ -135,9 +135,7 @@ def measure_command(
                 link = _link(address, device_name, certs) if edge is None else _link_of_servers(address, certs)
         with err_console.status(f"training {model_settings.name} for {seconds:g} s ..."):
             laid_out = memory_format_of(model_settings)
-            speed = training_speed(
-                split_model.to(device), shape, classes, train, seconds, memory_format=laid_out
-            )
+            speed = training_speed(split_model.to(device), shape, classes, train, seconds, memory_format=laid_out)
             if server:
                 link |= _ending(settings, split_model, shape, classes, Path() if out is None else out.parent)
         memory_bits = machine_memory_bits()

@@ -106,7 +106,9 @@ class CellsOfRound:
 
     scenarios: Sequence[Scenario]
     clients: Sequence[Array]  # the clients of each of these cells, of the fleet
-    downloads_count: bool  # whether these clients are all that receive the model; else the model of prices says how long that takes
+    downloads_count: (
+        bool  # whether these clients are all that receive the model; else the model of prices says how long that takes
+    )
 
 
 @dataclass(frozen=True)
@@ -139,14 +141,12 @@ def priced_fleet_cuts(request: CutRequest) -> CutChoice:
     best, mean_s, finalists = ranked[0], seconds[ranked[0]], _finalists(rules, ranked, seconds)
     if fleet.rounds and len(finalists) > 1:
         limit_s = min(FINALISTS_S, request.settings.time_limit_s) / (len(finalists) * len(fleet.rounds))
-        allocated_s = {}
+        allocated_s = dict[int, float]()
         for index in finalists:
-            cuts = rules[index].cuts(fleet.loads, fleet.cell, subs)
-            allocated_s[index] = np.mean(
-                [_allocated_s(cells, cuts, priced[index].last_s, limit_s) for cells in fleet.rounds]
-            )
+            cuts, last_s = rules[index].cuts(fleet.loads, fleet.cell, subs), priced[index].last_s
+            allocated_s[index] = float(np.mean([_allocated_s(cells, cuts, last_s, limit_s) for cells in fleet.rounds]))
         best = min(finalists, key=lambda index: allocated_s[index])
-        mean_s = float(allocated_s[best])
+        mean_s = allocated_s[best]
     cuts = rules[best].cuts(fleet.loads, fleet.cell, subs)
     return CutChoice(cuts, np.array([mean_s]), mean_s, 0.0, 1.0, "prices", len(finalists), clock.seconds())
 

@@ -183,7 +183,9 @@ def _cells_round(job: Job, groups: Sequence[Array], answer: CellsAnswer) -> Cell
     )
 
 
-def scenarios_of_cells(settings: AllocationConfig, job: Job, draw: RoundDraw, groups: Sequence[Array]) -> list[Scenario]:
+def scenarios_of_cells(
+    settings: AllocationConfig, job: Job, draw: RoundDraw, groups: Sequence[Array]
+) -> list[Scenario]:
     """A scenario for each group; a group is the clients of one cell that take part. Bands are shared in all cells or in none."""
     config, world, links = job.config, job.world, job.world.links
     assert isinstance(links, Ofdma)
