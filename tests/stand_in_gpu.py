@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils import backend_registration
 
 NAME, KEY, DEVICE_TYPE = "standin", "PrivateUse1", 12  # DLPack calls a device of one's own type 12
 MAY_MIX = {  # as on a GPU: copies between devices, and indices from the CPU
@@ -69,9 +69,8 @@ CODES = {torch.bool: 6, torch.bfloat16: 4, torch.complex64: 5, torch.complex128:
 _capsule = ctypes.pythonapi.PyCapsule_New
 _capsule.restype, _capsule.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
-MEMORY: dict[
-    int, list[Tensor]
-] = {}  # by where a storage of the device begins: the tensors of the CPU whose memory it is
+# By where a storage of the device begins: the tensors of the CPU whose memory it is.
+MEMORY: dict[int, list[Tensor]] = {}
 _ALIVE: dict[int, tuple[Any, ...]] = {}  # what a capsule points to, by its context
 LIBRARIES: list[torch.library.Library] = []
 count_operations = itertools.count()  # one for each operation of the device
@@ -79,7 +78,7 @@ count_operations = itertools.count()  # one for each operation of the device
 
 def settle() -> torch.device:
     """Make the device known to torch; returns it."""
-    _setup_privateuseone_for_python_backend(NAME)
+    backend_registration._setup_privateuseone_for_python_backend(NAME)
     everything, convolutions = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     everything.fallback(_compute, KEY)
     for name in ("convolution_overrideable", "convolution_backward_overrideable"):

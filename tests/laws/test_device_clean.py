@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils import backend_registration
 
 from hsfl.framework_table import METHODS
 from hsfl.training.codecs.codec import Codec
@@ -21,6 +22,10 @@ from hsfl.training.codecs.int8 import Int8
 from tests.laws.device_cases import CASES, MEASURED
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(
+    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
+    reason="this torch takes no device in Python",
+)
 OPERATIONS = 500  # at least; a run that only seems to be on the device makes none
 
 
