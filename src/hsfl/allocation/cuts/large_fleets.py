@@ -13,10 +13,10 @@ of all prices. For each T the price of a band is the one at which the clients of
 least at which all cells together take the cycles that there are: bisection in bisection, over arrays.
 
 Distribution ends with the last cell, and a mean over cells makes it look cheap. So several costs of its second are tried, and
-one cut for all; the candidate with the shortest round in this model is taken.
+one cut for all.
 
-Prices are found on sampled rounds. The clients of a sampled round are chosen as a run chooses them. Candidates that are nearly as short as the best in
-this model are finalists: their sampled rounds are allocated by `cells`, since the model is right to a few per cent only. Nothing is proven of other cuts.
+Prices are found on sampled rounds. The clients of a sampled round are chosen as a run chooses them. The best cuts by prices and
+the best single cuts are finalists: their sampled rounds are allocated by `cells`, since the model may be wrong by a tenth. Nothing is proven of other cuts.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,6 @@ COST_MULTIPLES = (
     16.0,
 )  # costs of a second of distribution that are tried, as multiples of the slope of the prices
 BLOCK = 16_384  # clients at a time, where all of them choose
-NEARLY_BEST = 0.1  # the part of the shortest round of the model by which a finalist may be longer
 SINGLE_FINALISTS = 2  # single cuts, besides the best cuts by prices
 FINALIST_GAP = 0.02  # to which the rounds of finalists are allocated
 FINALISTS_S = 30.0  # real seconds for all of them, at most
@@ -138,25 +137,26 @@ def priced_fleet_cuts(request: CutRequest) -> CutChoice:
     priced = [_priced_round(crowd, rule.cuts(crowd.loads, crowd.cell, subs)) for rule in rules]
     seconds = [prices.T_s + prices.last_s for prices in priced]
     ranked = sorted(range(len(rules)), key=lambda index: seconds[index])
-    best, mean_s, finalists = ranked[0], seconds[ranked[0]], _finalists(rules, ranked, seconds)
+    best, mean_s, finalists = ranked[0], seconds[ranked[0]], _finalists(rules, ranked)
     if fleet.rounds and len(finalists) > 1:
         limit_s = min(FINALISTS_S, request.settings.time_limit_s) / (len(finalists) * len(fleet.rounds))
-        allocated_s = dict[int, float]()
+        allocated_s = dict[bytes, float]()  # by cuts: rules may give the same
         for index in finalists:
             cuts, last_s = rules[index].cuts(fleet.loads, fleet.cell, subs), priced[index].last_s
-            allocated_s[index] = float(np.mean([_allocated_s(cells, cuts, last_s, limit_s) for cells in fleet.rounds]))
-        best = min(finalists, key=lambda index: allocated_s[index])
-        mean_s = allocated_s[best]
+            if cuts.tobytes() not in allocated_s:
+                rounds_s = [_allocated_s(cells, cuts, last_s, limit_s) for cells in fleet.rounds]
+                allocated_s[cuts.tobytes()] = float(np.mean(rounds_s))
+                if allocated_s[cuts.tobytes()] == min(allocated_s.values()):
+                    best, mean_s = index, min(allocated_s.values())
     cuts = rules[best].cuts(fleet.loads, fleet.cell, subs)
     return CutChoice(cuts, np.array([mean_s]), mean_s, 0.0, 1.0, "prices", len(finalists), clock.seconds())
 
 
-def _finalists(rules: Sequence[CutRule], ranked: Sequence[int], seconds: Sequence[float]) -> list[int]:
-    """The best rule by prices and the best single cuts, as far as they are nearly as short as the best of all rules in the model. ranked: all rules,
-    the shortest round first."""
-    near = [index for index in ranked if seconds[index] <= (1 + NEARLY_BEST) * seconds[ranked[0]]]
-    by_prices = [index for index in near if rules[index].prices is not None][:1]
-    return by_prices + [index for index in near if rules[index].prices is None][:SINGLE_FINALISTS]
+def _finalists(rules: Sequence[CutRule], ranked: Sequence[int]) -> list[int]:
+    """The best rule by prices and the best single cuts. ranked: all rules, the shortest round of the model first."""
+    by_prices = [index for index in ranked if rules[index].prices is not None]
+    singles = [index for index in ranked if rules[index].prices is None]
+    return by_prices[:1] + singles[:SINGLE_FINALISTS]
 
 
 def _allocated_s(cells: CellsOfRound, cuts: Array, last_s: float, limit_s: float) -> float:
