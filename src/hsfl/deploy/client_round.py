@@ -268,15 +268,6 @@ class RoundWork:
         done = 0 if self.job.order.cut == self.setup.kit.num_units else end.steps
         expect_message(await self.exchange(done, pack_message(end)), Ended)
 
-    async def end_and_upload(self, end: End) -> None:
-        """Both at once: a head that waited for the main server's answer would be late by a step of somebody else."""
-        ending = asyncio.create_task(self.end(end))
-        try:
-            await self.upload_head()
-            await ending
-        finally:
-            ending.cancel()
-
     def wait(self, work: Any) -> Any:
         """The result of asynchronous work, for the compute thread."""
         awaited = self.job.awaited = asyncio.run_coroutine_threadsafe(work, self.loop)
