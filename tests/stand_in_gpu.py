@@ -18,13 +18,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils import backend_registration
 
 NAME, KEY, DEVICE_TYPE = "standin", "PrivateUse1", 12  # DLPack calls a device of one's own type 12
 MAY_MIX = {  # as on a GPU: copies between devices, and indices from the CPU
     "aten::copy_", "aten::_copy_from", "aten::_copy_from_and_resize", "aten::index", "aten::index_put_", "aten::_index_put_impl_",
 }  # fmt: skip
-RENAMED: dict[str, Callable[..., Any]] = {  # what torch calls on a device that it does not know, and the CPU's name for it
+RENAMED: dict[
+    str, Callable[..., Any]
+] = {  # what torch calls on a device that it does not know, and the CPU's name for it
     "aten::convolution_overrideable": torch.ops.aten.convolution.default,
     "aten::convolution_backward_overrideable": lambda grad, x, weight, *rest: torch.ops.aten.convolution_backward(
         grad, x, weight, [weight.shape[0]], *rest
@@ -67,25 +69,24 @@ CODES = {torch.bool: 6, torch.bfloat16: 4, torch.complex64: 5, torch.complex128:
 _capsule = ctypes.pythonapi.PyCapsule_New
 _capsule.restype, _capsule.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
-MEMORY: dict[int, list[Tensor]] = {}  # by where a storage of the device begins: the tensors of the CPU whose memory it is
+# By where a storage of the device begins: the tensors of the CPU whose memory it is.
+MEMORY: dict[int, list[Tensor]] = {}
 _ALIVE: dict[int, tuple[Any, ...]] = {}  # what a capsule points to, by its context
+LIBRARIES: list[torch.library.Library] = []
 count_operations = itertools.count()  # one for each operation of the device
 
 
 def settle() -> torch.device:
     """Make the device known to torch; returns it."""
-    _setup_privateuseone_for_python_backend(NAME)
-    library = torch.library.Library("_", "IMPL")  # noqa: TOR901
-    library.fallback(_compute, KEY)
-    _ALIVE[0] = (library,)
-    for name in RENAMED:
-        if name.endswith("overrideable"):
-            renamed = torch.library.Library("aten", "IMPL")  # noqa: TOR901
-            operation = getattr(torch.ops.aten, name.removeprefix("aten::")).default
-            renamed.impl(name.removeprefix("aten::"), _caller(operation), KEY)
-            _ALIVE[-len(_ALIVE)] = (renamed,)
+    backend_registration._setup_privateuseone_for_python_backend(NAME)
+    everything, convolutions = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+    everything.fallback(_compute, KEY)
+    for name in ("convolution_overrideable", "convolution_backward_overrideable"):
+        convolutions.impl(name, _caller(getattr(torch.ops.aten, name).default), KEY)
+    LIBRARIES.extend((everything, convolutions))  # which forget everything when they are deleted
     torch.Tensor.__deepcopy__ = _deepcopy  # type: ignore[method-assign]
-    warnings.filterwarnings("ignore", "An output with one or more elements was resized")  # torch does so by itself, for what it does not know
+    # Torch does so by itself, where it does not know how large the output of an operation will be.
+    warnings.filterwarnings("ignore", "An output with one or more elements was resized")
     return torch.device(NAME, 0)
 
 
@@ -108,7 +109,9 @@ def _compute(operation: Any, *args: Any, **kwargs: Any) -> Any:
     name = operation._schema.name
     next(count_operations)
     _refuse_mixed(name, (args, kwargs))
-    twins: dict[int, tuple[Tensor, Tensor]] = {}  # of the device's tensors, by the id of the CPU's tensor over the same memory
+    twins: dict[
+        int, tuple[Tensor, Tensor]
+    ] = {}  # of the device's tensors, by the id of the CPU's tensor over the same memory
 
     def on_cpu(value: Any) -> Any:
         if isinstance(value, torch.device):
@@ -130,7 +133,9 @@ def _compute(operation: Any, *args: Any, **kwargs: Any) -> Any:
     call = RENAMED.get(name, operation)
     result = call(*_mapped(on_cpu, args), **_mapped(on_cpu, kwargs))
     for twin, tensor in twins.values():
-        if twin.shape != tensor.shape:  # an output that torch gives empty, for the operation to make it as large as it must be
+        if (
+            twin.shape != tensor.shape
+        ):  # an output that torch gives empty, for the operation to make it as large as it must be
             tensor.data = _on_device(twin)
     return _mapped(on_device, result)
 

@@ -67,6 +67,7 @@ def test_for_programs(settings: Path) -> None:
         ("set tau_s", ("'tau_s'", "tau_s=90")),
         ("set tau_s=-1", ("'tau_s=-1'", "tau_s=90")),
         ("set tau_s=nan", ("'tau_s=nan'", "tau_s=90")),
+        ("set tau_s=9 tau_s=7", ("several values", "tau_s", "give one")),
         ("set tau=9", ("setting", "'tau'", "did you mean tau_s")),
         ("set min_clients=9", ("min_clients is 9", "1 to 4")),
         ("set cut.ward-9=1", ("client", "'ward-9'", "did you mean")),

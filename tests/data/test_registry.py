@@ -1,5 +1,6 @@
 """Real sets have their published counts, means and stds; options do what they say."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -66,9 +67,17 @@ def test_digits_are_stratified_and_the_same_each_time() -> None:
 
 
 def test_without_scikit_learn_digits_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     with raises(InputError, "pip install scikit-learn"):
         load_dataset("digits")
+
+
+def test_digits_are_those_of_scikit_learn_wherever_its_file_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = load_dataset("digits")
+    monkeypatch.setattr("hsfl.data.readers.digits.FILE", "moved.csv")
+    slow = load_dataset("digits")
+    assert np.array_equal(quick.train_x, slow.train_x)
+    assert np.array_equal(quick.train_y, slow.train_y)
 
 
 def test_arrays_are_writable_and_contiguous(tmp_path: Path) -> None:

@@ -91,6 +91,23 @@ def test_the_main_server_killed_in_mid_round(there: Fleet) -> None:
     end(there, [EVERYBODY] * 3)
 
 
+def test_devices_go_on_to_another_run_with_the_settings_of_that_run(there: Fleet) -> None:
+    """The main server is killed, and begins another run at the same address: the devices do not train with the rate of the one before."""
+    start(there)
+    in_round(there, 2)
+    there.kill("main")
+    file = there.folder / "main.toml"
+    text = file.read_text().replace("lr = 0.01", "lr = 0.03").replace('out = "run"', 'out = "other"')
+    assert "0.01" not in text
+    file.write_text(text)
+    there.start("main")
+    assert there.wait() == 0, there.logs()
+    plugins.load_plugins_of([str(PLUGIN)])
+    wanted = simulated(changed(there.run, train={"lr": 0.03}), [EVERYBODY] * 3).named()
+    model = load_file(there.folder / "other" / "model.safetensors")
+    assert all(torch.equal(model[name], tensor) for name, tensor in wanted.items())
+
+
 def test_the_edge_server_killed_during_uploads(there: Fleet) -> None:
     start(there)
     in_round(there, 2)
@@ -109,6 +126,17 @@ def test_both_servers_restarted(there: Fleet) -> None:
     there.kill("main", "edge")
     there.start("edge", "main")
     end(there, [EVERYBODY] * 3)
+
+
+def test_devices_remember_what_was_lost_of_their_heads_when_both_servers_are_restarted(tmp_path: Path) -> None:
+    """The main server's checkpoint says whose heads were counted; a head that was uploaded in the round that broke off was not."""
+    run = changed(SLOW_RUN, link={"model": "int8"})
+    with fleet(tmp_path, run, more={"min_clients": 3, "first_clients": 4}, plugin=PLUGIN) as there:
+        start(there)
+        there.until_event("ada", "batches complete", round=3)
+        there.kill("main", "edge")
+        there.start("edge", "main")
+        end(there, [EVERYBODY] * 3)
 
 
 def test_a_client_restarted_in_mid_round_begins_its_round_anew(there: Fleet) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load, load_file, save
 
 from hsfl.deploy.admin.operator_events import OperatorEvent, append_event, time_now
 from hsfl.deploy.client import ClientProcess
@@ -18,6 +18,7 @@ from hsfl.deploy.logs import Log
 from hsfl.deploy.main import main_server
 from hsfl.deploy.settings import ClientSettings
 from hsfl.deploy.wire.client_messages import Batch, Chunk, Enter, Entered, Upload
+from hsfl.deploy.wire.coded_heads import HeadFiles, PackedHead
 from hsfl.deploy.wire.frames import WireError
 from hsfl.deploy.wire.messages import expect_message, pack_message, unpack_message
 from hsfl.deploy.wire.transport import read_message
@@ -157,8 +158,11 @@ QUICK = (good_head_and_bad_batch, oversized_head, negative_variance)
     "deed", [pytest.param(deed, marks=() if deed in QUICK else pytest.mark.slow, id=deed.__name__) for deed in DEEDS]
 )
 def test_the_client_is_dropped_and_the_others_go_on(tmp_path: Path, deed: Deed) -> None:
-    where, reason = DEEDS[deed]
-    inside = Inside(tmp_path, ONE_ROUND, more=MORE)
+    check_dropped(Inside(tmp_path, ONE_ROUND, more=MORE), deed, *DEEDS[deed])
+
+
+def check_dropped(inside: Inside, deed: Deed, where: str, reason: str) -> None:
+    """The fourth client does the deed."""
 
     async def hostile() -> None:
         await Hostile(inside.client_settings("di"), deed, inside.log("di")).run_and_reconnect()
@@ -170,8 +174,41 @@ def test_the_client_is_dropped_and_the_others_go_on(tmp_path: Path, deed: Deed) 
     (record,) = inside.rounds()
     assert record["kept"] == [0, 1, 2]
     assert record["dropped"] == [3]
-    wanted, model = simulated(inside.run, [[0, 1, 2]]).named(), load_file(tmp_path / "run" / "model.safetensors")
+    wanted, model = simulated(inside.run, [[0, 1, 2]]).named(), load_file(inside.folder / "run" / "model.safetensors")
     assert all(torch.equal(model[name], tensor) for name, tensor in wanted.items())
+
+
+async def zero_scale(work: RoundWork, head: UnitState) -> None:
+    """A payload of the right shapes that no encoder made."""
+    await asyncio.get_running_loop().run_in_executor(None, work.train, head)
+    arrays = load(work.job.pack(work.setup.kit.head_files))
+    next(array for name, array in arrays.items() if name.endswith(".scales")).zero_()
+    work.job.upload = PackedHead(save(arrays), None)
+    await work.upload_head()
+
+
+async def uncoded_head(work: RoundWork, head: UnitState) -> None:
+    await asyncio.get_running_loop().run_in_executor(None, work.train, head)
+    work.job.upload = HeadFiles().pack(None, head, None)
+    await work.upload_head()
+
+
+CODED_DEEDS = {
+    zero_scale: "codec",
+    uncoded_head: "too_large",
+    infinite_head: "not_finite",
+    oversized_head: "too_large",
+    negative_variance: "range",
+}
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [pytest.param(d, marks=() if d is zero_scale else pytest.mark.slow, id=d.__name__) for d in CODED_DEEDS],
+)
+def test_so_is_one_whose_coded_head_is_not_in_order(tmp_path: Path, deed: Deed) -> None:
+    run = changed(ONE_ROUND, link={"model": "int8"})
+    check_dropped(Inside(tmp_path, run, more=MORE), deed, "edge", CODED_DEEDS[deed])
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Runs on the device that stands in for a GPU, in a process of their own: `python -m tests.laws.device_cases FOLDER`.
+"""Runs on the device that stands in for a GPU, in a process of their own: `python -m tests.laws.device_cases FOLDER [CASE ...]`.
 
 Each case is trained on the CPU, and on the device, where it stops after a round and goes on from its checkpoint. Both must agree to the bit; then the
 run is replayed on the device, and its model is tested. Besides, a device measures how fast it trains. Stdout has a line of JSON for each
@@ -174,11 +174,12 @@ def main() -> None:
 
     prepare.find_device = lambda name: torch.device("cpu") if name == "cpu" else standing_in
     torch.set_num_threads(1)
-    folder = Path(sys.argv[1])
+    folder, wanted = Path(sys.argv[1]), sys.argv[2:]
     works = {name: partial(play, case, folder / str(number)) for number, (name, case) in enumerate(CASES.items())}
-    for name, work in (works | {MEASURED: partial(measure, folder)}).items():
+    works |= {MEASURED: partial(measure, folder)}
+    for name in wanted or works:
         before = next(count_operations)
-        problem = what_is_wrong(work)
+        problem = what_is_wrong(works[name])
         print(json.dumps([name, next(count_operations) - before - 1, problem]), flush=True)
 
 

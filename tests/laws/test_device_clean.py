@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils import backend_registration
 
 from hsfl.framework_table import METHODS
 from hsfl.training.codecs.codec import Codec
@@ -21,6 +22,10 @@ from hsfl.training.codecs.int8 import Int8
 from tests.laws.device_cases import CASES, MEASURED
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(
+    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
+    reason="this torch takes no device in Python",
+)
 OPERATIONS = 500  # at least; a run that only seems to be on the device makes none
 
 
@@ -42,7 +47,9 @@ def test_a_run_on_a_device_is_the_run_on_the_cpu(name: str, played: dict[str, tu
 
 
 def test_every_framework_is_played() -> None:
-    frameworks = {word.removeprefix("framework=") for case in CASES.values() for word in case.words if "framework" in word}
+    frameworks = {
+        word.removeprefix("framework=") for case in CASES.values() for word in case.words if "framework" in word
+    }
     assert frameworks | {"hsfl"} >= {name for name, row in METHODS.items() if row.built_in}
 
 

@@ -2,6 +2,7 @@
 a run and a deployment's model say the same of the same numbers."""
 
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -24,7 +25,9 @@ from hsfl.network.clock import Timeline, timeline
 from hsfl.network.latency import Phases, client_round_s, round_s
 from hsfl.network.round_end import END_PARTS
 from hsfl.network.server_queue import ORDERS, queued_round
+from hsfl.planning.coded_cost import timed_coding
 from hsfl.planning.rounds.round_clock import RoundClock
+from hsfl.planning.world import model_cost
 from hsfl.runs.prepare import prepare
 from hsfl.training.speed import Speed
 from tests.small_runs import tiny
@@ -119,6 +122,7 @@ model = "cnn"
 batch_size = 16
 forward_ms = {forward}
 backward_ms = {backward}
+{coding}
 """
 Device = tuple[str, float, float, float, float, list[float], list[float]]
 DEVICES: tuple[
@@ -128,6 +132,16 @@ DEVICES: tuple[
     ("b", 5.0, 2.0, 4.0, 40.0, [30.0, 4.0, 6.0, 2.0, 1.0], [12.0, 8.0, 9.0, 1.0, 2.0]),
     ("c", 1.0, 40.0, 40.0, 0.5, [90.0, 9.0, 12.0, 4.0, 3.0], [40.0, 20.0, 30.0, 3.0, 8.0]),
 )
+CODING_NS = {"a": {"int8": (900.0, 300.0)}, "b": {"int8": (4000.0, 1000.0), "float16": (500.0, 200.0)}}  # c timed none
+MAIN_CODING_NS = {"int8": (700.0, 100.0)}
+
+
+def coding_lines(timed: dict[str, tuple[float, float]]) -> str:
+    """Of a profile: nanoseconds to encode and decode a number, by codec."""
+    encode_ns, decode_ns = ([of_codec[way] for of_codec in timed.values()] for way in (0, 1))
+    return f"codecs = {json.dumps(list(timed))}\nencode_ns = {encode_ns}\ndecode_ns = {decode_ns}" if timed else ""
+
+
 MAIN = 90.0, [8.0, 1.0, 2.0, 0.5, 0.25], [7.0, 2.0, 4.0, 0.0, 0.75]
 ENDING = {"swap_bps": 5e6, "swap_delay_s": 0.004, "open_s": 0.2, "average_s": 0.03, "test_s": 0.5, "checkpoint_s": 0.05}
 SERVER = f"""
@@ -145,17 +159,25 @@ model = "cnn"
 batch_size = 16
 forward_ms = {MAIN[1]}
 backward_ms = {MAIN[2]}
+{coding_lines(MAIN_CODING_NS)}
 """
 
 
 def write_fleet(path: Path, devices: Sequence[Device]) -> Path:
     names = ("name", "gigaflops", "up", "down", "delay", "forward", "backward")
-    tables = [DEVICE.format(**dict(zip(names, device))) for device in devices]
+    tables = [
+        DEVICE.format(**dict(zip(names, device)), coding=coding_lines(CODING_NS.get(device[0], {})))
+        for device in devices
+    ]
     path.write_text("\n".join([*tables, SERVER]))
     return path
 
 
 ROUND = 1  # 0, 1, ...: after a round that was tested, and not the last one
+
+
+def in_seconds(coding_ns: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    return {text: (encode_ns / 1e9, decode_ns / 1e9) for text, (encode_ns, decode_ns) in coding_ns.items()}
 
 
 @dataclass(frozen=True)
@@ -179,19 +201,25 @@ def predicted(path: Path, devices: Sequence[Device], *words: str) -> Predicted:
     )
     config, everybody = tiny(f"fleet.file={write_fleet(path, devices)}", *measured, *words), tuple(range(len(devices)))
     bench = prepare(config)
-    run, _ = RoundClock(config, bench.world, bench.task.cuts, bench.num_samples).round(ROUND, everybody)
+    clock = RoundClock(config, bench.world, bench.task.cuts, bench.num_samples, codecs=bench.task.codecs)
+    run, _ = clock.round(ROUND, everybody)
 
     flops_per_s, forward_ms, backward_ms = MAIN
     units_s = (tuple(unit_ms / 1e3 for unit_ms in side) for side in (forward_ms, backward_ms))
     main = Speed(16, 1, 1.0, 1.0, 1.0, *units_s, flops_per_sample=1e9 * flops_per_s / 16, memory_bits=0.0)
     network = config.network.model_copy(update={"kind": "ofdma"} | ENDING)
     told = config.model_copy(update={"network": network, "fleet": config.fleet.model_copy(update={"file": None})})
-    planner = CutPlanner(
-        told, bench.world.cost, main.flops_per_s, open_log("test", True, io.StringIO()), work_of_main(main)
+    cost, log = (
+        model_cost(config, bench.task.feed.images.shape, bench.num_outputs),
+        open_log("test", True, io.StringIO()),
     )
+    main_coding = timed_coding(in_seconds(MAIN_CODING_NS), main.flops_per_s)
+    planner = CutPlanner(told, cost, main.flops_per_s, log, work_of_main(main), main_coding)
     for seat, (_, gigaflops, up, down, delay, forward_ms, backward_ms) in enumerate(devices):
         units_s = ([unit_ms / 1e3 for unit_ms in side] for side in (forward_ms, backward_ms))
-        own = OwnSpeeds(1e9 * gigaflops, *[1e6 * up, 1e6 * down] * 2, None, delay / 1e3, *units_s)
+        timed = in_seconds(CODING_NS.get(devices[seat][0], {}))
+        coding = list(timed), *([of_codec[way] for of_codec in timed.values()] for way in (0, 1))
+        own = OwnSpeeds(1e9 * gigaflops, *[1e6 * up, 1e6 * down] * 2, None, delay / 1e3, *units_s, *coding)
         planner.join(seat, Ready("f", [int(bench.num_samples[seat])], own, None))
     deployed = planner.plan(ROUND, everybody, [device[0] for device in devices]).timeline
     return Predicted(config, hsfl.plan(config), run, deployed, bench.num_samples)
@@ -221,6 +249,41 @@ def test_plan_and_run_and_deployment_say_the_same(tmp_path: Path, cuts: list[int
     for client in plan.clients:
         for phase in ("smashed", "gradient", "model_up", "model_down"):
             assert client.seconds[phase] == pytest.approx(float(run.phase_s[phase][client.client]), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        ("link.up=int8", "link.down=int8", "link.model=int8"),
+        ("link.up=topk:0.2", "link.down=float16"),
+        ("link.codecs=int8,topk:0.2/int8,none", "link.model=float16"),
+    ],
+    ids=["int8", "topk", "mixed"],
+)
+def test_so_they_do_with_codecs(tmp_path: Path, link: tuple[str, ...]) -> None:
+    """Of coded bits, and of seconds to encode and decode, timed on two devices and the server, stated on the third device and for top-k."""
+    plain, made = (predicted(tmp_path / "fleet.toml", DEVICES, "fleet.cuts=[1, 2, 4]", *words) for words in ((), link))
+    assert made.deployed.round_s == pytest.approx(made.run.round_s, rel=1e-9)
+    assert made.plan.round_s == pytest.approx(made.run.round_s, rel=1e-9)
+    for phase, seconds in made.run.phase_s.items():
+        np.testing.assert_allclose(made.deployed.phase_s[phase], seconds, rtol=1e-9, atol=1e-12)
+    uncoded = plain.run.phase_s
+    assert (made.run.phase_s["smashed"][:2] < uncoded["smashed"][:2]).all()
+    assert (made.run.phase_s["client_forward"][:2] > uncoded["client_forward"][:2]).all()
+
+
+def test_what_was_timed_is_what_is_charged(tmp_path: Path) -> None:
+    """Client a at cut 1 encodes 16x4x4 numbers of each sample in 900 ns each, and decodes as many in 300 ns; the server decodes in 100 ns."""
+    plain, made = (
+        predicted(tmp_path / "fleet.toml", DEVICES[:1], "fleet.cuts=1", *words)
+        for words in ((), ("link.up=int8", "link.down=int8"))
+    )
+    numbers = made.num_samples[0] * 16 * 4 * 4
+    for phase, nanoseconds in (
+        ("client_forward", 900), ("client_backward", 300), ("server_forward", 100), ("server_backward", 700)
+    ):  # fmt: skip
+        took_s = made.run.phase_s[phase][0] - plain.run.phase_s[phase][0]
+        assert took_s == pytest.approx(numbers * nanoseconds / 1e9, rel=1e-6), phase
 
 
 @pytest.mark.parametrize("cut", [1, 4, 5])

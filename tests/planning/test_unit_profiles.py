@@ -147,6 +147,14 @@ def test_profiles_of_something_else_are_left_aside_and_said(path: Path) -> None:
         (f"forward_ms = {FORWARD_MS}", "forward_ms = [1.0]", ("1 units in forward_ms", "5 in backward_ms")),
         (f"backward_ms = {BACKWARD_MS}", "backward_ms = [-1.0]", ("backward_ms has -1.0", "0 or more")),
         ("forward_ms", "forwards_ms", ("forwards_ms", "forward_ms")),
+        ("batch_size = 16", 'batch_size = 16\ncodecs = "int8"', ("codecs is 'int8'", "names")),
+        ("batch_size = 16", 'batch_size = 16\ncodecs = ["int8"]', ("encode_ns is None", "nanoseconds")),
+        ("batch_size = 16", "batch_size = 16\nencode_ns = [1.0]\ndecode_ns = [1.0]", ("0 codecs", "encode_ns")),
+        (
+            "batch_size = 16",
+            'batch_size = 16\ncodecs = ["int8"]\nencode_ns = [1.0]\ndecode_ns = [-1]',
+            ("decode_ns has -1",),
+        ),
         ('delay = "3ms"', 'delay = "-3ms"', ("device 'b'", "delay", "above 0")),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 from torch import nn
 
 from hsfl import fleet_file
+from hsfl.codec_table import CODECS
 from hsfl.config import TrainConfig
 from hsfl.errors import InputError
 from hsfl.models.cost_table import measure_cost
@@ -20,7 +21,9 @@ from tests.naming import names, raises
 from tests.small_runs import hsfl, refused
 
 SHAPE = (1, 8, 8)
-PROFILE = fleet_file.Profile("mlp", 8, (0.001, 0.02), (0.003, 0.0), 0.02)
+PROFILE = fleet_file.Profile(
+    "mlp", 8, (0.001, 0.02), (0.003, 0.0), 0.02, {"int8": (6e-10, 1.5e-10), "topk:0.1": (2e-8, 3e-10)}
+)
 
 
 def test_the_median_step_counts_and_warm_up_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +134,10 @@ def test_without_a_file_the_entry_is_printed() -> None:
     assert 'name = "here"' in said
     assert '# up = "100Mbps"' in said
     answer = hsfl(*QUICK, "--json").json()
+    profile = answer["entry"]["profile"]
+    assert set(profile["codecs"]) == set(CODECS) - {"topk"} | {"topk:0.1"}
+    assert all(0 < number_ns < 1e6 for way in ("encode_ns", "decode_ns") for number_ns in profile[way])
+    assert "topk:0.25" in hsfl(*QUICK, "--set", "link.up=topk:0.25", "--json").json()["entry"]["profile"]["codecs"]
     assert answer["flops_per_s"] > 0
     assert answer["num_steps"] >= speed.LEAST_STEPS
     assert "[main_server]" in hsfl(*QUICK, "--server").out

@@ -29,6 +29,7 @@ OFFERED = {  # to other folders, by module
         "warm_up_bound",
     ),
     "cuts.large_fleets": (
+        "CellsOfRound",
         "Crowd",
         "LargeFleet",
         "Loads",

@@ -94,7 +94,11 @@ def _event_of_words(order: OrderWord, words: list[str], rounds: int | None, why:
     if order == OrderWord.SET:
         if not words:
             raise InputError("set lacks a setting; write tau_s=90, min_clients=3 or cut.NAME=2")
-        return OperatorEvent(time_now(), "set", values=dict(_assignment(word) for word in words))
+        assignments = [_assignment(word) for word in words]
+        values = dict(assignments)
+        if twice := [name for name, value in assignments if value != values[name]]:
+            raise InputError(f"set has several values for {twice[0]}; give one")
+        return OperatorEvent(time_now(), "set", values=values)
     takes_name = order in (OrderWord.KICK, OrderWord.BENCH, OrderWord.RESUME)
     if len(words) > takes_name:
         way_out = "give one device at a time" if takes_name else "leave it out"

@@ -136,9 +136,7 @@ def measure_command(
                 _link(address, device_name, certs, server)
         with err_console.status(f"training {model_settings.name} for {seconds:g} s ..."):
             laid_out = memory_format_of(model_settings)
-            speed = training_speed(
-                split_model.to(device), shape, classes, train, seconds, memory_format=laid_out
-            )
+            speed = training_speed(split_model.to(device), shape, classes, train, seconds, memory_format=laid_out)
         if address is not None:  # now, since other nodes that are measured at the same time have started, too
             with err_console.status(f"measuring the link to {address} for {LINK_S:g} s or more ..."):
                 link = _link(address, device_name, certs, server, LINK_S)

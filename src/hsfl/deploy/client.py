@@ -334,9 +334,15 @@ class ClientProcess:
     async def _fetch_train_upload(self, setup: ClientSetup, job: OpenRound) -> None:
         work = self._round_work(setup, job)
         head = await work.fetch_head()
-        await self._compute(work.train, head)
+        end = await self._compute(work.train, head)
         self.lines.event("batches complete", level="info", round=job.order.round + 1)
-        await work.upload_head()
+        ending = asyncio.create_task(work.end(end))  # beside the upload, which would else wait for somebody else's step
+        try:
+            await self._compute(job.pack, setup.kit.head_files)
+            await work.upload_head()
+            await ending
+        finally:
+            ending.cancel()
 
     async def _upload_again(self, setup: ClientSetup, job: OpenRound) -> None:
         await self._finish_or_log(job, self._round_work(setup, job).upload_head())

@@ -240,8 +240,8 @@ class RoundWork:
                 self._check_only_stream_broke()
             await backoff.wait()
 
-    def train(self, head: UnitState) -> None:
-        """Train on all batches, on the client's compute thread; the trained head is kept in the job."""
+    def train(self, head: UnitState) -> End:
+        """Train on all batches, on the client's compute thread; the trained head is kept in the job. Returns what the main server is told then."""
         setup, job = self.setup, self.job
         lr = learning_rate(setup.kit.config.train, job.order.round)
         client, began_s = Client(setup.data, self.working_copy, setup.kit.num_units), time.perf_counter()
@@ -250,20 +250,23 @@ class RoundWork:
         trained, losses = client.train(_Steps(self), job.order.round, Link())
         job.head = trained.clone()
         took_s = time.perf_counter() - began_s
-        self._end(losses, took_s)
+        return self._end(losses, took_s)
 
-    def _end(self, losses: Losses, took_s: float) -> None:
+    def _end(self, losses: Losses, took_s: float) -> End:
         job, train = self.job, self.setup.kit.config.train
         steps = RoundSteps(self.setup.data.num_samples, train.batch_size, train.local_epochs, job.order.round).count
         losses.read()
         (total,) = losses.parts
         is_whole = job.order.cut == self.setup.kit.num_units  # then nobody else knows the losses
         computing_s = max(took_s - job.exchange_s, 0.0)
-        end = End(
+        return End(
             steps, losses.num_samples, float(total) if is_whole else None, computing_s, job.exchange_s, job.model_down_s
         )
-        done = 0 if is_whole else steps
-        expect_message(self.wait(self.exchange(done, pack_message(end))), Ended)
+
+    async def end(self, end: End) -> None:
+        """Tell the main server that all batches are done. It answers when it has looked at its side, after the step that it computes now."""
+        done = 0 if self.job.order.cut == self.setup.kit.num_units else end.steps
+        expect_message(await self.exchange(done, pack_message(end)), Ended)
 
     def wait(self, work: Any) -> Any:
         """The result of asynchronous work, for the compute thread."""

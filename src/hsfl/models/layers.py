@@ -22,9 +22,11 @@ def init_weights(module: nn.Module, linear_std: float | None = None) -> None:
     """First weights, drawn from torch's generator: convolutions after He et al. (2015), N(0, 2 / fan_out), biases 0.
 
     Norm layers are born as ones and zeros. Linear layers keep torch's own start unless `linear_std` asks for
-    N(0, linear_std^2) and biases 0.
+    N(0, linear_std^2) and biases 0. A module on the meta device has no numbers: nothing is drawn, for which torch would load its compiler.
     """
     for layer in module.modules():
+        if any(parameter.is_meta for parameter in layer.parameters(recurse=False)):
+            continue
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
         elif isinstance(layer, nn.Linear) and linear_std is not None:

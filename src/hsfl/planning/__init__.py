@@ -7,8 +7,8 @@ Equations of links and phases are in `network`, solvers in `allocation`, trainin
 OFFERED = {  # to other folders, by module
     "coded_cost": (
         "coded_cost",
-        "cost_of_rows",
         "Coding",
+        "cost_of_rows",
         "rows_within_points",
         "timed_coding",
         "work_of_rows",

@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 
+import numpy as np
+
+from hsfl.allocation.cuts.large_fleets import CellsOfRound
 from hsfl.allocation.cuts.radio import radio_request
 from hsfl.allocation.cuts.search import (
     CutChoice,
@@ -17,13 +20,14 @@ from hsfl.allocation.policies import policy
 from hsfl.allocation.policy_table import POLICIES, PolicyRow
 from hsfl.allocation.scenario import Scenario
 from hsfl.config import AllocationConfig
-from hsfl.framework_table import PROPOSED
+from hsfl.framework_table import PROPOSED, method
 from hsfl.network.channel import Measured
 from hsfl.planning.large_fleet_cuts import large_fleet
-from hsfl.planning.rounds.allocators import own_policy
+from hsfl.planning.rounds.allocators import Job, own_policy
 from hsfl.planning.rounds.measured_queue import queued_rounds
 from hsfl.planning.rounds.measured_round import mean_speed_cuts, measured_rounds
 from hsfl.planning.rounds.participation import CutTask, is_crowd
+from hsfl.planning.rounds.radio_round import groups_by_cell, scenarios_of_cells
 from hsfl.planning.world import sample_draws, scenario_of_round
 
 
@@ -68,11 +72,28 @@ def cut_request(
         start = None if chosen.chooses_cuts else search_cuts(shares).cuts
         return CutRequest(task.rows, queued_rounds(task, draws), how, start, on_progress)
     if is_crowd(world):
-        return CutRequest(task.rows, large_fleet(task), how)
+        return CutRequest(task.rows, replace(large_fleet(task), rounds=sampled_cells(task)), how)
     request = radio_request(sampled_scenarios(task), how, on_progress)
     if world.cost.num_blocks == 1 or chosen.chooses_cuts or not single_cuts(task.rows).size:
         return request
     return replace(request, start=best_single_cut(request).cuts)  # with several codecs there are more rows than starts
+
+
+def sampled_cells(task: CutTask) -> list[CellsOfRound]:
+    """The sampled rounds of a crowd in explicit numbers, cell by cell. tau_s is left aside: if clients could be dropped, dropping them would look
+    fast. None where every client has a server of its own (FSL), whose rounds are allocated otherwise."""
+    config, world, sampled = task.config, task.world, task.participants
+    if method(config.framework).timing.server == "own":
+        return []
+    draws = sample_draws(world, len(sampled.rounds))
+    job = Job(config, world, task.rows.argmax(axis=1), task.batch_size, task.num_batches)
+    downloads_count, rounds = sampled.num_receivers <= sampled.num_active, list[CellsOfRound]()
+    for index, clients in enumerate(sampled.rounds[: len(draws.cpu_hz)]):
+        groups = groups_by_cell(job, np.isin(np.arange(world.fleet.num_clients), clients))
+        scenarios = scenarios_of_cells(config.allocation, job, draws.sample(index), groups)
+        scenarios = [replace(scenario, tau_s=None) for scenario in scenarios]
+        rounds.append(CellsOfRound(scenarios, groups, downloads_count))
+    return rounds
 
 
 def sampled_scenarios(task: CutTask) -> list[Scenario]:

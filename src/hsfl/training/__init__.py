@@ -35,17 +35,20 @@ OFFERED = {  # to other folders, by module
         "clip_of",
         "parameter_stretches",
     ),
-    "codecs.coding_speed": (
-        "CODING_S",
-        "coding_seconds",
-    ),
     "codecs.codec": (
         "Codec",
         "Draws",
         "Payload",
         "PayloadError",
     ),
-    "codecs.head_codec": ("REMEMBERED",),
+    "codecs.coding_speed": (
+        "CODING_S",
+        "coding_seconds",
+    ),
+    "codecs.head_codec": (
+        "HeadCodec",
+        "REMEMBERED",
+    ),
     "codecs.link_codecs": (
         "LinkCodecs",
         "make_codec",

@@ -59,6 +59,17 @@ def test_the_numbers_are_those_of_a_round_that_waits(waited_for: Inside, tmp_pat
     assert [("test" in parts) for parts in modelled] == [False] * (ROUNDS - 1) + [True]
 
 
+def test_with_codecs_too(tmp_path: Path) -> None:
+    """Each codec at each cut is a test of its own, and the last round, whose test is waited for, is judged in the same way."""
+    folders = {beside: deployment(tmp_path / str(beside), beside) for beside in (False, True)}
+    for inside in folders.values():
+        inside.run = changed(inside.run, link={"up": "int8"})
+        assert inside.go().status == "finished"
+    plain, beside = ([record["coded"] for record in inside.rounds()] for inside in folders.values())
+    assert plain == beside
+    assert None not in plain
+
+
 class Killed(BaseException):
     """Stands for the end of the process."""
 

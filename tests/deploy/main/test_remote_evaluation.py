@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from hsfl.codec_table import UP, choose_codec
 from hsfl.config import parse_config
 from hsfl.deploy.client import ClientProcess
 from hsfl.deploy.client_round import Channels
@@ -25,7 +26,8 @@ from hsfl.models.state import load_state
 from hsfl.runs.client_data import read_data
 from hsfl.runs.prepare import make_images, prepare
 from hsfl.training.batches import Images
-from hsfl.training.evaluation import Quality, evaluate_model, num_batches, quality_of_tallies, tally
+from hsfl.training.codecs.link_codecs import make_codec
+from hsfl.training.evaluation import Quality, evaluate_model, num_batches, quality_of_tallies, tally, through_codec
 from tests.deploy.fleet import RUN, changed, simulated
 from tests.deploy.inside import Inside
 from tests.deploy.kits import small_kit
@@ -69,6 +71,29 @@ def test_the_clients_test_samples_judge_as_a_simulation_judges_on_all_of_them(tm
     assert [(line["round"], line["clients"], line["samples"]) for line in said] == [(1, 4, 40), (2, 4, 40)]
     begun = [line["event"] for line in inside.events("edge") if "begins" in line["event"]]
     assert begun == ["round begins", "evaluation begins"] * 2
+
+
+def test_each_clients_samples_are_judged_through_its_codec_too(tmp_path: Path) -> None:
+    """They travel as they are. Ada's and cy's codecs change what comes to their tails; at the last cut, di's, nothing is coded."""
+    codecs = ["float16", "none", "topk:0.1", "int8"]
+    inside = Inside(tmp_path, changed(RUN, link={"codecs": codecs}, train={"rounds": 1}), more={"evaluate": "clients"})
+    assert inside.go().status == "finished"
+    (record,) = inside.rounds()
+    config = parse_config(inside.run)
+    model, images = prepare(config).task.model, make_images(config, read_data(config), "test")
+    load_state(simulated(inside.run, [[0, 1, 2, 3]]), model)
+    model.eval()
+    tallies = {False: [], True: []}
+    for k, (cut, text) in enumerate(zip(RUN["fleet"]["cuts"], codecs)):
+        part = replace(images, x=images.x[k::4], y=images.y[k::4])
+        codec = None if cut == 5 else make_codec(choose_codec("codec", text, UP))
+        for is_coded in (False, True):
+            way = through_codec(model, cut, codec) if codec is not None and is_coded else model
+            tallies[is_coded] += [tally(way, part, 10, batch, SIZE) for batch in range(num_batches(part, SIZE))]
+    plain, coded = (quality_of_tallies(tallies[is_coded]) for is_coded in (False, True))
+    assert (record["test_loss"], record["test_accuracy"]) == (plain.loss, plain.accuracy)
+    assert (record["coded"]["test_loss"], record["coded"]["test_accuracy"]) == (coded.loss, coded.accuracy)
+    assert record["coded"]["test_loss"] != record["test_loss"]
 
 
 @pytest.mark.slow

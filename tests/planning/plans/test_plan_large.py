@@ -7,9 +7,14 @@ import numpy as np
 import pytest
 
 import hsfl as package
+from hsfl.allocation.cuts.large_fleets import priced_fleet_cuts
+from hsfl.allocation.cuts.search import CutRequest
+from hsfl.config import read_config
 from hsfl.network.devices import MANY_CLIENTS
 from hsfl.network.history import write_history
 from hsfl.planning.plans.plan_large import CrowdSamples
+from hsfl.planning.policy_cuts import cut_request
+from hsfl.planning.rounds.participation import CutTask
 from hsfl.planning.rounds.round_clock import RoundClock
 from hsfl.planning.world import make_world, sample_draws
 from hsfl.runs.prepare import prepare
@@ -94,3 +99,27 @@ def test_what_is_printed_and_said() -> None:
     assert late.crowd is not None
     assert sum(late.crowd.num_kept) < sum(late.crowd.num_chosen)
     assert any("do not end within train.tau_s = 0.05" in note for note in late.notes)
+
+
+def crowd_request() -> CutRequest:
+    """What is asked of the search for the cuts of a crowd."""
+    unequal = ("fleet.cpu_hz=[1e8,4e9]", "network.main_hz=1e9")
+    config = read_config(None, unlisted(*CROWD, *unequal, "fleet.cuts=planned", "allocation.policy=proposed"))
+    world = make_world(config, (1, 8, 8), 10)
+    return cut_request(CutTask.of_run(config, world, np.full(config.fleet.num_clients, 20.0)))
+
+
+@pytest.mark.parametrize("winner", [0, 1, 2])
+def test_the_finalist_with_the_shortest_allocated_rounds_is_taken(winner: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the model of prices says of the three."""
+    finalists: list[tuple[int, ...]] = []
+
+    def allocated_s(cells: object, cuts: np.ndarray, last_s: float, limit_s: float) -> float:
+        if (rows := tuple(cuts.tolist())) not in finalists:
+            finalists.append(rows)
+        return 1.0 if finalists.index(rows) == winner else 2.0
+
+    monkeypatch.setattr("hsfl.allocation.cuts.large_fleets._allocated_s", allocated_s)
+    choice = priced_fleet_cuts(crowd_request())
+    assert len(finalists) == 3
+    assert tuple(choice.cuts.tolist()) == finalists[winner]

@@ -13,17 +13,19 @@ of all prices. For each T the price of a band is the one at which the clients of
 least at which all cells together take the cycles that there are: bisection in bisection, over arrays.
 
 Distribution ends with the last cell, and a mean over cells makes it look cheap. So several costs of its second are tried, and
-one cut for all; the candidate with the shortest round in this model is taken.
+one cut for all.
 
-Prices are found on sampled rounds. The clients of a sampled round are chosen as a run chooses them. Nothing is proven here:
-a round with the chosen cuts is allocated by `cells`, with a proof.
+Prices are found on sampled rounds. The clients of a sampled round are chosen as a run chooses them. The best cuts by prices and
+the best single cuts are finalists: their sampled rounds are allocated by `cells`, since the model may be wrong by a tenth. Nothing is proven of other cuts.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hsfl.allocation.cuts.search import CutChoice, CutRequest, Judge, SampledRounds
+from hsfl.allocation.scenario import Scenario
 from hsfl.allocation.stage.stage_answer import TimeLimit
 from hsfl.errors import InputError
 
@@ -37,6 +39,9 @@ COST_MULTIPLES = (
     16.0,
 )  # costs of a second of distribution that are tried, as multiples of the slope of the prices
 BLOCK = 16_384  # clients at a time, where all of them choose
+SINGLE_FINALISTS = 2  # single cuts, besides the best cuts by prices
+FINALIST_GAP = 0.02  # to which the rounds of finalists are allocated
+FINALISTS_S = 30.0  # real seconds for all of them, at most
 
 
 @dataclass(frozen=True)
@@ -95,12 +100,24 @@ class CutRule:
 
 
 @dataclass(frozen=True)
+class CellsOfRound:
+    """A sampled round in explicit numbers: a scenario for each cell that has clients, and who these are."""
+
+    scenarios: Sequence[Scenario]
+    clients: Sequence[Array]  # the clients of each of these cells, of the fleet
+    downloads_count: (
+        bool  # whether these clients are all that receive the model; else the model of prices says how long that takes
+    )
+
+
+@dataclass(frozen=True)
 class LargeFleet(SampledRounds):
     """A fleet whose clients answer to the prices of sampled rounds."""
 
     crowd: Crowd  # of the sampled rounds
     loads: Loads  # of every client
     cell: Array  # [K] of every client
+    rounds: Sequence[CellsOfRound] = ()  # the sampled rounds, on which finalists are allocated; none: the model decides
 
     def judge(self, request: CutRequest) -> Judge:
         raise InputError(f"cuts cannot be tried one by one for {len(self.cell)} clients; take those that prices choose")
@@ -110,24 +127,53 @@ class LargeFleet(SampledRounds):
 
 
 def priced_fleet_cuts(request: CutRequest) -> CutChoice:
-    """A cut for every client of a large fleet; the mean round is that of this model, and nothing is proven of it."""
+    """A cut for every client of a large fleet. The mean round is that of the allocated finalists, or of the model of prices; nothing is proven of other
+    cuts."""
     fleet, clock = request.rounds, TimeLimit(np.inf)
     assert isinstance(fleet, LargeFleet)
     crowd, subs = fleet.crowd, fleet.crowd.num_subchannels
     rules = [CutRule(_find_prices(crowd, multiple)) for multiple in COST_MULTIPLES]
     rules += [CutRule(one_cut=cut) for cut in np.flatnonzero(np.isfinite(crowd.loads.fixed_s).any(axis=0)).tolist()]
-    seconds = [_priced_round_s(crowd, rule.cuts(crowd.loads, crowd.cell, subs)) for rule in rules]
-    best = int(np.argmin(seconds))
-    cuts, mean_s = rules[best].cuts(fleet.loads, fleet.cell, subs), seconds[best]
-    return CutChoice(cuts, np.array([mean_s]), mean_s, 0.0, 1.0, "prices", 1, clock.seconds())
+    priced = [_priced_round(crowd, rule.cuts(crowd.loads, crowd.cell, subs)) for rule in rules]
+    seconds = [prices.T_s + prices.last_s for prices in priced]
+    ranked = sorted(range(len(rules)), key=lambda index: seconds[index])
+    best, mean_s, finalists = ranked[0], seconds[ranked[0]], _finalists(rules, ranked)
+    if fleet.rounds and len(finalists) > 1:
+        limit_s = min(FINALISTS_S, request.settings.time_limit_s) / (len(finalists) * len(fleet.rounds))
+        allocated_s = dict[bytes, float]()  # by cuts: rules may give the same
+        for index in finalists:
+            cuts, last_s = rules[index].cuts(fleet.loads, fleet.cell, subs), priced[index].last_s
+            if cuts.tobytes() not in allocated_s:
+                rounds_s = [_allocated_s(cells, cuts, last_s, limit_s) for cells in fleet.rounds]
+                allocated_s[cuts.tobytes()] = float(np.mean(rounds_s))
+                if allocated_s[cuts.tobytes()] == min(allocated_s.values()):
+                    best, mean_s = index, min(allocated_s.values())
+    cuts = rules[best].cuts(fleet.loads, fleet.cell, subs)
+    return CutChoice(cuts, np.array([mean_s]), mean_s, 0.0, 1.0, "prices", len(finalists), clock.seconds())
 
 
-def _priced_round_s(crowd: Crowd, cuts: Array) -> float:
-    """The seconds of a round in this model, where each row has its cut of cuts [rows]."""
+def _finalists(rules: Sequence[CutRule], ranked: Sequence[int]) -> list[int]:
+    """The best rule by prices and the best single cuts. ranked: all rules, the shortest round of the model first."""
+    by_prices = [index for index in ranked if rules[index].prices is not None]
+    singles = [index for index in ranked if rules[index].prices is None]
+    return by_prices[:1] + singles[:SINGLE_FINALISTS]
+
+
+def _allocated_s(cells: CellsOfRound, cuts: Array, last_s: float, limit_s: float) -> float:
+    """The seconds of a sampled round with these cuts [K]. last_s: of the model's distribution, as the model of prices has it."""
+    from hsfl.allocation.cells import solve_cells  # here, because numba takes seconds to load
+
+    answer = solve_cells(cells.scenarios, [cuts[clients] for clients in cells.clients], FINALIST_GAP, limit_s)
+    if cells.downloads_count:
+        return answer.round_s
+    return answer.round_s - max(float(cell.phases["model_down_s"].max()) for cell in answer.cells) + last_s
+
+
+def _priced_round(crowd: Crowd, cuts: Array) -> Prices:
+    """The prices of a round in this model, where each row has its cut of cuts [rows]: with the seconds of training, and of distribution."""
     rows = np.arange(len(cuts))
     columns = (getattr(crowd.loads, name)[rows, cuts][:, None] for name in Loads.__dataclass_fields__)
-    prices = _find_prices(replace(crowd, loads=Loads(*columns)), 0.0)
-    return prices.T_s + prices.last_s
+    return _find_prices(replace(crowd, loads=Loads(*columns)), 0.0)
 
 
 def _find_prices(crowd: Crowd, cost_multiple: float) -> Prices:

@@ -57,7 +57,7 @@ class ConnectionLimits:
     in_all: int
     unnamed: int = 512
     unnamed_of_address: int = 64  # devices behind one router have one address; each has a name after a moment
-    of_name: int = 32  # a device has one, and those that its broken links have left behind
+    of_name: int = 32  # a device has one or two, and those that its broken links have left behind
     unnamed_s: float = 30.0
 
     @classmethod

@@ -33,7 +33,8 @@ DTYPES = {
     "float64": torch.float64,
     "int64": torch.int64,
     "uint8": torch.uint8,
-    "float16": torch.float16,  # these three in payloads of codecs
+    "float16": torch.float16,  # these four in payloads of codecs
+    "bfloat16": torch.bfloat16,
     "int8": torch.int8,
     "int16": torch.int16,
 }
@@ -103,7 +104,9 @@ def _header(name: str, tensor: Tensor) -> TensorHeader:
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    return np.ascontiguousarray(tensor.numpy()).data.cast("B") if tensor.numel() else memoryview(b"")
+    if not tensor.numel():
+        return memoryview(b"")
+    return tensor.contiguous().view(-1).view(torch.uint8).numpy().data  # NumPy has no bfloat16
 
 
 def unpack_frame(message: bytes) -> Frame:

@@ -23,8 +23,12 @@ class SingleCut:
     cut: int
     codec: str | None  # of everyone, where clients may have different ones
     round_s: float  # mean over the samples
-    over_planned: float  # how much longer that is than the planned cuts take, as a part of it; below 0 where it is shorter
-    over_best: float | None  # how much longer at the most than any cuts take; None where no bound for any cuts is proven
+    over_planned: (
+        float  # how much longer that is than the planned cuts take, as a part of it; below 0 where it is shorter
+    )
+    over_best: (
+        float | None
+    )  # how much longer at the most than any cuts take; None where no bound for any cuts is proven
     is_planned: bool  # whether the plan has this cut for everyone
     num_tried: int
     num_legal: int  # single cuts that every client may have
@@ -43,7 +47,8 @@ def try_single_rows(rows: Array, planned: Array, mean_s: Callable[[Array], float
 
 def single_rows(rows: Array) -> list[int]:
     """The rows that every client may take. rows: [K, C] bool."""
-    return np.flatnonzero(rows.all(axis=0)).tolist()
+    common: list[int] = np.flatnonzero(rows.all(axis=0)).tolist()
+    return common
 
 
 def single_cut_note(single: SingleCut | None) -> str | None:

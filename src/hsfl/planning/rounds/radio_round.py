@@ -105,10 +105,10 @@ def _solve_training(
     policy: Policy, settings: AllocationConfig, job: Job, draw: RoundDraw, on: Array, gap: float
 ) -> CellsRound:
     """Allocate for the clients that are on, [K] bool."""
-    groups = _groups(job, on)
+    groups = groups_by_cell(job, on)
     own_servers = method(job.config.framework).timing.server == "own"
     own_hz = job.world.servers.main_hz / len(on)
-    scenarios = _scenarios(settings, job, draw, groups)
+    scenarios = scenarios_of_cells(settings, job, draw, groups)
     if own_servers:
         scenarios = [
             _with_own_servers(in_cell, job.cuts[clients], own_hz) for in_cell, clients in zip(scenarios, groups)
@@ -141,8 +141,8 @@ def _solve_distribution(
     policy: Policy, settings: AllocationConfig, job: Job, draw: RoundDraw, on: Array, gap: float, limit_s: float
 ) -> CellsRound:
     """The model's distribution to the clients that are on, [K] bool, with the bound for any allocation of it."""
-    groups = _groups(job, on)
-    scenarios, cuts = _scenarios(settings, job, draw, groups), [job.cuts[clients] for clients in groups]
+    groups = groups_by_cell(job, on)
+    scenarios, cuts = scenarios_of_cells(settings, job, draw, groups), [job.cuts[clients] for clients in groups]
     if _is_small(job):  # no cell waits for another
         proof_s = limit_s if policy.is_optimal else min(limit_s, PROOF_LIMIT_S)
         answer = CellsAnswer.of_one(
@@ -160,7 +160,7 @@ def _solve_distribution(
     return _cells_round(job, groups, answer)
 
 
-def _groups(job: Job, on: Array) -> list[Array]:
+def groups_by_cell(job: Job, on: Array) -> list[Array]:
     """The clients that are on, [K] bool, of each cell that has some."""
     members, cell_of = np.flatnonzero(on), _cells_of(job)
     clients = members[np.argsort(cell_of[members], kind="stable")]
@@ -183,7 +183,9 @@ def _cells_round(job: Job, groups: Sequence[Array], answer: CellsAnswer) -> Cell
     )
 
 
-def _scenarios(settings: AllocationConfig, job: Job, draw: RoundDraw, groups: Sequence[Array]) -> list[Scenario]:
+def scenarios_of_cells(
+    settings: AllocationConfig, job: Job, draw: RoundDraw, groups: Sequence[Array]
+) -> list[Scenario]:
     """A scenario for each group; a group is the clients of one cell that take part. Bands are shared in all cells or in none."""
     config, world, links = job.config, job.world, job.world.links
     assert isinstance(links, Ofdma)

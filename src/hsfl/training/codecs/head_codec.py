@@ -38,7 +38,7 @@ class CodedUpdate:
 
 
 @dataclass(frozen=True)
-class Place:
+class ParameterPlace:
     """Where a parameter lies in the floats of its unit."""
 
     name: str  # in the whole model
@@ -50,7 +50,7 @@ class Place:
         return unit.floats[self.begin : self.end]
 
 
-Places = tuple[tuple[Place, ...], ...]  # for each unit
+Places = tuple[tuple[ParameterPlace, ...], ...]  # for each unit
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class HeadCodec:
         return {place.name: place.of(head[unit : unit + 1]) for unit in units for place in self.places[unit]}
 
 
-def _parameter_places(model: SplitModel, layout: Layout, unit: int) -> Iterator[Place]:
+def _parameter_places(model: SplitModel, layout: Layout, unit: int) -> Iterator[ParameterPlace]:
     """Where each parameter lies in the floats of a unit; the rest are buffers."""
     names = {model.prefixes[unit] + name for name, _ in model.units[unit].named_parameters(remove_duplicate=False)}
     begin = 0
@@ -118,5 +118,5 @@ def _parameter_places(model: SplitModel, layout: Layout, unit: int) -> Iterator[
         if slot.is_float:
             end = begin + slot.shape.numel()
             if slot.name in names and end > begin:
-                yield Place(slot.name, begin, end)
+                yield ParameterPlace(slot.name, begin, end)
             begin = end
