@@ -2,12 +2,17 @@
 
 import csv
 import os
+import threading
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hsfl.deploy.client_round import RoundWork
+from hsfl.deploy.main.main_round import Tail
+from hsfl.deploy.wire.client_messages import End
 from hsfl.network.round_end import END_PARTS
 from hsfl.report.page.page import write_page
 from tests.deploy.fleet import RUN, changed
@@ -43,6 +48,28 @@ def test_every_part_is_timed_and_together_they_are_no_more_than_the_round(deploy
         assert longest_s < record["wall_s"] - sum(ending_s.values()) + record["ending_s"]["open"], (
             "clients begin after it"
         )
+
+
+def test_a_head_is_on_its_way_while_the_main_server_looks_at_the_tail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The main server's look waits here for the upload: a device that waited for the answer first would make it wait for long."""
+    begun: dict[tuple[int, int], threading.Event] = defaultdict(threading.Event)  # uploads, by round and seat
+    was_begun, finish, upload_head = list[bool](), Tail.finish, RoundWork.upload_head
+
+    def finish_after_upload(tail: Tail, message: End) -> None:
+        was_begun.append(begun[tail.round, tail.seat].wait(5))
+        finish(tail, message)
+
+    async def begin_upload(work: RoundWork) -> None:
+        begun[work.job.order.round, work.setup.seat].set()
+        await upload_head(work)
+
+    monkeypatch.setattr(Tail, "finish", finish_after_upload)
+    monkeypatch.setattr(RoundWork, "upload_head", begin_upload)
+    inside = Inside(tmp_path, changed(RUN, train={"rounds": 1}, fleet={"cuts": [1, 2, 3, 5]}))
+    assert inside.go().status == "finished"
+    assert was_begun == [True] * 4
 
 
 def client_seconds(record: dict[str, Any]) -> list[float]:

@@ -115,7 +115,7 @@ def test_each_comparison_sees_what_it_compares(about):
 def everything(module: nn.Module) -> list[object]:
     tensors = {**module.state_dict(keep_vars=True)}
     return [
-        {name: (id(tensor), tensor.detach().clone().tolist(), tensor.grad) for name, tensor in tensors.items()},
+        {name: (id(t), t.detach().clone().tolist(), t.grad, t.requires_grad) for name, t in tensors.items()},
         [(part.training, sorted(vars(part))) for part in module.modules()],
         torch.get_rng_state().tolist(),
         random.getstate(),

@@ -68,6 +68,8 @@ class Authority:
         if not (self.ca_folder / bundle.CA).is_file():
             raise InputError(f"{folder} holds no CA; run hsfl certs init --dir {folder}, or give --dir")
         self.certificate = self._read(self.ca_folder / bundle.CA, "without it nothing can be issued")
+        if not bundle.is_issued_by(self.certificate, self.certificate):
+            raise InputError(f"{self.ca_folder / bundle.CA} is damaged, or of no CA; put a copy of it back")
 
     @classmethod
     def create(cls, folder: Path, days: int = DAYS, moment: datetime | None = None) -> "Authority":

@@ -78,12 +78,18 @@ def _read(path: Path) -> bytes:
 def load_certificates(pem: bytes) -> list[x509.Certificate]:
     """The certificates in PEM form. cryptography parses most of a certificate when it is asked for; here all is asked for at once, and
     whatever cannot be parsed is a ValueError."""
-    certificates = x509.load_pem_x509_certificates(pem)
     try:
+        certificates = x509.load_pem_x509_certificates(pem)
         for certificate in certificates:
             certificate.public_key()
-            _ = certificate.not_valid_before_utc, certificate.not_valid_after_utc, certificate.extensions
-    except (UnsupportedAlgorithm, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+            _ = certificate.subject, certificate.issuer, certificate.extensions
+            _ = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    except (
+        UnsupportedAlgorithm,
+        x509.InvalidVersion,
+        x509.DuplicateExtension,
+        x509.UnsupportedGeneralNameType,
+    ) as error:
         raise ValueError(str(error)) from None
     return certificates
 
@@ -115,14 +121,15 @@ def _check_key(path: Path, pem: bytes, certificate: x509.Certificate) -> None:
 
 
 def _check_issuer(folder: Path, certificate: x509.Certificate, roots: list[x509.Certificate]) -> None:
-    if not any(_issued(certificate, root) for root in roots):
+    if not any(is_issued_by(certificate, root) for root in roots):
         raise InputError(f"{folder / CERTIFICATE} was not issued by the CA of {CA} beside it; {COPY}, whole")
 
 
-def _issued(certificate: x509.Certificate, root: x509.Certificate) -> bool:
+def is_issued_by(certificate: x509.Certificate, root: x509.Certificate) -> bool:
+    """Whether a certificate has the signature of another one, or its own."""
     try:
         certificate.verify_directly_issued_by(root)
-    except (ValueError, TypeError, InvalidSignature):
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
     return True
 
