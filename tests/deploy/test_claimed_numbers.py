@@ -13,6 +13,7 @@ from hsfl.deploy import edge_server
 from hsfl.deploy.client_round import RoundWork
 from hsfl.deploy.edge_server import ClientAtFault, sum_kept_clients
 from hsfl.deploy.main import main_server
+from hsfl.deploy.main.coded_judgement import Judgement
 from hsfl.deploy.main.main_round import MOST_LOSS, Tail, checked_loss
 from hsfl.deploy.main.server_checkpoint import MainCheckpoint
 from hsfl.deploy.wire.client_messages import End
@@ -107,13 +108,14 @@ def test_claimed_losses_have_limits() -> None:
 def test_a_deployment_whose_test_loss_is_no_number_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: float
 ) -> None:
-    two_rounds, usual = changed(ONE_ROUND, train={"rounds": 2}), MainCheckpoint._evaluate_on_test
+    two_rounds, usual = changed(ONE_ROUND, train={"rounds": 2}), MainCheckpoint._judge_on_test
 
-    def first_is_none(self: MainCheckpoint, *arguments: object) -> Quality:
-        quality = usual(self, *arguments)  # type: ignore[arg-type]
-        return replace(quality, loss=loss) if not self.round else quality
+    def first_is_none(self: MainCheckpoint, *arguments: object) -> Judgement:
+        judgement = usual(self, *arguments)  # type: ignore[arg-type]
+        assert judgement.quality is not None
+        return judgement if self.round else replace(judgement, quality=replace(judgement.quality, loss=loss))
 
-    monkeypatch.setattr(MainCheckpoint, "_evaluate_on_test", first_is_none)
+    monkeypatch.setattr(MainCheckpoint, "_judge_on_test", first_is_none)
     inside = Inside(tmp_path, two_rounds)
     assert inside.go().status == "finished"
     first, second = RunFolder(tmp_path / "run").rounds()
