@@ -3,7 +3,7 @@
 Legend: K clients, C cuts, N cells, T the deadline of training, I subchannels of a cell.
 
 One client among many moves no price. So let a cycle per second cost 1, a subchannel of a cell cost pi, and let a bit take the
-band that it takes at the client's mean gain. With a band b and cycles f the client's training ends at fixed + w / b + n / f, and the
+band that it takes at the client's mean rate. With a band b and cycles f the client's training ends at fixed + w / b + n / f, and the
 cheapest way to end at T costs
 
     phi = min f + pi b  =  (sqrt(n) + sqrt(pi w))^2 / (T - fixed),    f = sqrt(n phi / (T - fixed)),    b = sqrt(w phi / (pi (T - fixed))).
