@@ -13,7 +13,7 @@ Torch wants the device to be there before its first backward pass: call `settle`
 import ctypes
 import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -108,7 +108,7 @@ def _compute(operation: Any, *args: Any, **kwargs: Any) -> Any:
     """An operation of the device: the CPU's, on the same memory."""
     name = operation._schema.name
     next(count_operations)
-    _refuse_mixed(name, (args, kwargs))
+    _refuse_mixed(name, (*args, *kwargs.values()))
     twins: dict[
         int, tuple[Tensor, Tensor]
     ] = {}  # of the device's tensors, by the id of the CPU's tensor over the same memory
@@ -140,24 +140,18 @@ def _compute(operation: Any, *args: Any, **kwargs: Any) -> Any:
     return _mapped(on_device, result)
 
 
-def _refuse_mixed(name: str, values: Any) -> None:
-    tensors = list(_tensors(values))
-    strangers = [tensor for tensor in tensors if tensor.device.type != NAME and tensor.ndim]
-    if name not in MAY_MIX and strangers and len(strangers) < len(tensors):
-        shapes = [(tensor.device.type, tuple(tensor.shape)) for tensor in tensors]
+def _refuse_mixed(name: str, given: Sequence[Any]) -> None:
+    """Refuse what a GPU refuses. A number alone may come from the CPU, but not in a list of tensors."""
+    alone = [value for value in given if isinstance(value, Tensor)]
+    listed = [
+        tensor for value in given if isinstance(value, (list, tuple)) for tensor in value if isinstance(tensor, Tensor)
+    ]
+    strangers = [tensor for tensor in alone if tensor.ndim] + listed
+    if name not in MAY_MIX and any(tensor.device.type != NAME for tensor in strangers):
+        shapes = [(tensor.device.type, tuple(tensor.shape)) for tensor in alone + listed]
         raise RuntimeError(f"{name} mixes devices: {shapes}")
-    if name == "aten::index" and tensors[0].device.type != NAME:
+    if name == "aten::index" and alone[0].device.type != NAME:
         raise RuntimeError("indices on a device into a tensor of the CPU")
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _tensors(part)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
 
 
 def _mapped(change: Callable[[Any], Any], value: Any) -> Any:

@@ -15,6 +15,7 @@ from hsfl.formats import cut_words, percent, seconds
 from hsfl.models.cost_table import CostTable
 from hsfl.planning.fleet_from_file import with_fleet_file
 from hsfl.planning.plans.fleet_plan import Plan, make_plan
+from hsfl.planning.plans.single_cut import single_cut_sentence
 from hsfl.planning.world import World, make_world, world_of
 from hsfl.report.compared_runs import CheckedPlan
 from hsfl.report.page.page import PAGE_NAME, write_page
@@ -56,7 +57,8 @@ class PlanResult(OnScreen, Plan):
         """The mean round and what is proven of it, what holds it up, and a row for each client: end s is when its training and upload are over."""
         bound = f"none can take less than {seconds(self.lower_bound_s, 4)} (gap {percent(self.gap)})"
         sentences = [f"{self.policy}: a round takes {seconds(self.round_s, 4)} on average; {bound}"]
-        sentences += [sentence for sentence in (plan_sentence(self),) if sentence is not None]
+        others = (plan_sentence(self), single_cut_sentence(self.single))
+        sentences += [sentence for sentence in others if sentence is not None]
         sentences += [f"note: {note}" for note in self.notes]
         if self.crowd is not None:
             return Screen(sentences, ("cut", "clients"), list(self.crowd.cuts.items()))

@@ -10,6 +10,7 @@ def show_plan(answer: Any) -> None:
     """Print what a plan assumes, a table of clients or of quantiles, a table of policies, and what is proven."""
     # here, because importlib.metadata, which plugins need, is slow
     from hsfl.allocation.policy_table import policy_row
+    from hsfl.planning.plans.single_cut import single_cut_sentence
     from hsfl.report.page.page_words import plan_sentence
 
     out_console.print("assumed: " + " ".join(answer.assumed), soft_wrap=True)
@@ -36,6 +37,8 @@ def show_plan(answer: Any) -> None:
         f"can beat {seconds(answer.lower_bound_s, 5)} (gap {percent(answer.gap)}); cuts chosen in {took(answer.search_s)}",
         soft_wrap=True,
     )
+    if (sentence := single_cut_sentence(answer.single)) is not None:
+        out_console.print(sentence, soft_wrap=True)
     for note in answer.notes:
         out_console.print(f"note: {note}", soft_wrap=True)
 

@@ -39,6 +39,7 @@ OFFERED = {  # to other folders, by module
         "make_plan",
         "Plan",
     ),
+    "plans.single_cut": ("single_cut_sentence",),
     "plans.unit_slips": ("unit_note",),
     "policy_cuts": ("cut_request",),
     "rounds.allocators": (

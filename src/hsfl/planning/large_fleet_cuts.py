@@ -14,6 +14,7 @@ from hsfl.planning.rounds.participation import CutTask
 from hsfl.planning.world import World, sample_draws
 
 Array = np.ndarray
+AVERAGED_DRAWS = 4  # of gains, over which a client's bits per second and hertz are averaged
 MOST_ROWS = 10_000  # clients on which prices are found; of more clients, every n-th counts
 
 
@@ -69,7 +70,7 @@ def _crowd_loads(task: CutTask) -> Loads:
     world, sampled = task.world, task.participants
     cost, fleet, links, servers = world.cost, world.fleet, world.links, world.servers
     assert isinstance(links, Ofdma), "crowds share a radio"
-    seen = _efficiency(world, sample_draws(world, 1).sample(0), sampled.num_active)
+    seen = _mean_efficiency(world, sampled.num_active)
     samples = (np.broadcast_to(task.num_batches, fleet.cpu_hz.shape) * task.batch_size)[:, None]  # [K, 1]
     per_hz = 1.0 / links.subchannel_hz
     band_s = samples * (cost.smashed_bits / seen.main_up[:, None] + cost.gradient_bits / seen.main_down[:, None])
@@ -86,6 +87,17 @@ def _crowd_loads(task: CutTask) -> Loads:
 def _width(links: Ofdma, num_active: float) -> float:
     """The subchannels that a client has, where all cells are alike."""
     return links.num_subchannels / max(num_active / links.num_cells, 1.0)
+
+
+def _mean_efficiency(world: World, num_active: float) -> _Efficiency:
+    """The mean over a few draws: cuts that follow one draw alone are worse in every other round."""
+    draws = sample_draws(world, AVERAGED_DRAWS)
+    drawn = [
+        _efficiency(world, draws.sample(index), num_active) for index in range(min(AVERAGED_DRAWS, len(draws.cpu_hz)))
+    ]
+    return _Efficiency(
+        *(np.mean([getattr(one, name) for one in drawn], axis=0) for name in _Efficiency.__dataclass_fields__)
+    )
 
 
 def _efficiency(world: World, draw: RoundDraw, num_active: float) -> _Efficiency:

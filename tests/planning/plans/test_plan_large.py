@@ -109,17 +109,19 @@ def crowd_request() -> CutRequest:
     return cut_request(CutTask.of_run(config, world, np.full(config.fleet.num_clients, 20.0)))
 
 
-@pytest.mark.parametrize("winner", [0, 1, 2])
-def test_the_finalist_with_the_shortest_allocated_rounds_is_taken(winner: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the model of prices says of the three."""
+@pytest.mark.parametrize(("winner", "bound_s", "taken"), [(0, 1.5, 0), (1, 1.5, 1), (2, 1.5, 2), (2, 0.5, 0)])
+def test_a_finalist_that_is_proven_to_be_shorter_is_taken(
+    winner: int, bound_s: float, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the model of prices says of the three. One finalist takes 1 s, the others take 2 s with this bound."""
     finalists: list[tuple[int, ...]] = []
 
-    def allocated_s(cells: object, cuts: np.ndarray, last_s: float, limit_s: float) -> float:
+    def allocated(cells: object, cuts: np.ndarray, last_s: float, limit_s: float) -> tuple[float, float]:
         if (rows := tuple(cuts.tolist())) not in finalists:
             finalists.append(rows)
-        return 1.0 if finalists.index(rows) == winner else 2.0
+        return (1.0, 1.0) if finalists.index(rows) == winner else (2.0, bound_s)
 
-    monkeypatch.setattr("hsfl.allocation.cuts.large_fleets._allocated_s", allocated_s)
+    monkeypatch.setattr("hsfl.allocation.cuts.large_fleets._allocated", allocated)
     choice = priced_fleet_cuts(crowd_request())
     assert len(finalists) == 3
-    assert tuple(choice.cuts.tolist()) == finalists[winner]
+    assert tuple(choice.cuts.tolist()) == finalists[taken]

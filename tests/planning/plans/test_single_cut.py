@@ -8,7 +8,7 @@ import pytest
 
 import hsfl as package
 from hsfl.network.devices import MANY_CLIENTS
-from hsfl.planning.plans.single_cut import SingleCut, single_cut_note, try_single_rows
+from hsfl.planning.plans.single_cut import SingleCut, single_cut_sentence, try_single_rows
 from tests.naming import names
 from tests.small_runs import TINY
 
@@ -31,7 +31,7 @@ def test_the_single_cut_of_a_plan_is_the_best_of_the_plans_with_one_cut() -> Non
     assert plan.single.round_s == pytest.approx(plan.round_s * (1 + plan.single.over_planned))
     assert plan.single.over_best == pytest.approx(plan.single.round_s / plan.lower_bound_s - 1)
     assert plan.single.num_tried == plan.single.num_legal
-    names(" ".join(plan.notes), f"one cut for all, {plan.single.cut}", "cuts there can be")
+    names(" ".join(plan.screen().sentences), f"one cut for all, {plan.single.cut}", "cuts there can be")
     assert json.loads(json.dumps(plan.to_json()))["single"]["cut"] == plan.single.cut
 
 
@@ -42,7 +42,7 @@ def test_of_a_crowd_nothing_is_proven_beyond_its_cuts() -> None:
     assert plan.single.over_best is None
     assert plan.single.over_planned == pytest.approx(plan.single.round_s / plan.round_s - 1)
     assert plan.single.over_planned > -0.02  # cuts that one cut for all beats would not be planned, but for the gap
-    assert any("one cut for all" in note and "is not proven" in note for note in plan.notes) != plan.single.is_planned
+    assert ("one cut for all" in " ".join(plan.screen().sentences)) != plan.single.is_planned
 
 
 def test_only_rows_that_everybody_may_take_are_tried() -> None:
@@ -68,9 +68,9 @@ def single(**changes: object) -> SingleCut:
     ],
 )
 def test_words(changes: dict[str, object], parts: tuple[str, ...]) -> None:
-    names(single_cut_note(single(**changes)), *parts)
+    names(single_cut_sentence(single(**changes)), *parts)
 
 
 def test_a_single_cut_that_is_planned_and_not_proven_is_not_worth_a_word() -> None:
-    assert single_cut_note(single(is_planned=True, over_best=None)) is None
-    assert single_cut_note(None) is None
+    assert single_cut_sentence(single(is_planned=True, over_best=None)) is None
+    assert single_cut_sentence(None) is None

@@ -24,7 +24,7 @@ from hsfl.planning.fair_defaults import alike_words
 from hsfl.planning.fleet_from_file import fleet_notes
 from hsfl.planning.plans.plan_large import CrowdSamples, PlanCrowd, crowd_notes
 from hsfl.planning.plans.plan_rounds import ClientPlan, PlanRounds, PlanTask, plan_rounds
-from hsfl.planning.plans.single_cut import SingleCut, single_cut_note, single_rows, try_single_rows
+from hsfl.planning.plans.single_cut import SingleCut, single_rows, try_single_rows
 from hsfl.planning.plans.unit_slips import unit_note
 from hsfl.planning.policy_cuts import cut_request, limit_note
 from hsfl.planning.rounds.allocators import own_policy
@@ -113,7 +113,6 @@ def make_plan(
         _one_cut_note(task, rounds, chosen)
         if given is None
         else _given_note(world, given, round_s, proposed.cuts, means["proposed"]),
-        single_cut_note(single),
         unit_note(config, round_s, why),
         _ending_note(ending_s),
     ]
@@ -215,7 +214,6 @@ def _plan_crowd(config: RunConfig, world: World, num_samples: Array, progress: O
         *_other_run_note(config),
         *crowd_notes(config, crowd, planned.num_stopped),
         planned.note,
-        single_cut_note(single),
         unit_note(config, round_s, why),
     ]
     return Plan(

@@ -51,14 +51,16 @@ def single_rows(rows: Array) -> list[int]:
     return common
 
 
-def single_cut_note(single: SingleCut | None) -> str | None:
+def single_cut_sentence(single: SingleCut | None) -> str | None:
     """What one cut for all is worth, in words; None where the plan has this cut for everyone and nothing is proven of other cuts."""
     if single is None or (single.is_planned and single.over_best is None):
         return None
     codec = "" if single.codec is None else f" with {single.codec}"
     tried = "" if single.num_tried == single.num_legal else f" (the best of {single.num_tried} that were tried)"
     way = "longer" if single.over_planned >= 0 else "shorter"
-    planned = "" if single.is_planned else f"takes {percent(abs(single.over_planned), 1)} {way} than the planned cuts"
+    planned = (
+        "" if single.is_planned else f"takes {percent(abs(single.over_planned), 1)} {way} than the cuts of this plan"
+    )
     best = "" if single.over_best is None else f"is within {percent(single.over_best, 1)} of the best cuts there can be"
     words = " and ".join(part for part in (planned, best) if part)
     unproven = "" if best else "; how much better other cuts could be is not proven"
