@@ -53,7 +53,7 @@ class Boasting(Hostile):
             return await usual(step, message)
 
         work.exchange = exchange  # type: ignore[method-assign]
-        await asyncio.get_running_loop().run_in_executor(None, work.train, head)
+        await work.end(await asyncio.get_running_loop().run_in_executor(None, work.train, head))
         await work.upload_head()
 
 

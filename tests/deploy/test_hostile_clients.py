@@ -86,7 +86,7 @@ async def uploaded(work: RoundWork, pieces: list[bytes]) -> None:
 
 
 async def infinite_head(work: RoundWork, head: UnitState) -> None:
-    await asyncio.get_running_loop().run_in_executor(None, work.train, head)
+    await work.end(await asyncio.get_running_loop().run_in_executor(None, work.train, head))
     assert work.job.head is not None
     work.job.head.floats[0] = float("inf")
     await work.upload_head()
@@ -94,7 +94,7 @@ async def infinite_head(work: RoundWork, head: UnitState) -> None:
 
 async def changed_head(work: RoundWork, kind: str, value: float) -> None:
     """The honest client's head, in which one buffer of this kind has another value."""
-    await asyncio.get_running_loop().run_in_executor(None, work.train, await work.fetch_head())
+    await work.end(await asyncio.get_running_loop().run_in_executor(None, work.train, await work.fetch_head()))
     assert work.job.head is not None
     next(tensor for name, tensor in work.job.head.named().items() if name.endswith(kind)).fill_(value)
     await work.upload_head()
@@ -180,7 +180,7 @@ def check_dropped(inside: Inside, deed: Deed, where: str, reason: str) -> None:
 
 async def zero_scale(work: RoundWork, head: UnitState) -> None:
     """A payload of the right shapes that no encoder made."""
-    await asyncio.get_running_loop().run_in_executor(None, work.train, head)
+    await work.end(await asyncio.get_running_loop().run_in_executor(None, work.train, head))
     arrays = load(work.job.pack(work.setup.kit.head_files))
     next(array for name, array in arrays.items() if name.endswith(".scales")).zero_()
     work.job.upload = PackedHead(save(arrays), None)
@@ -188,7 +188,7 @@ async def zero_scale(work: RoundWork, head: UnitState) -> None:
 
 
 async def uncoded_head(work: RoundWork, head: UnitState) -> None:
-    await asyncio.get_running_loop().run_in_executor(None, work.train, head)
+    await work.end(await asyncio.get_running_loop().run_in_executor(None, work.train, head))
     work.job.upload = HeadFiles().pack(None, head, None)
     await work.upload_head()
 
@@ -284,7 +284,7 @@ def test_a_second_stream_of_the_same_client_harms_nobody(tmp_path: Path) -> None
         call = (await work.channels()).main.stream("Train")
         await call.write(pack_message(Enter(work.job.order.attempt)))
         expect_message(await read_message(call), Entered)
-        await asyncio.get_running_loop().run_in_executor(None, work.train, head)
+        await work.end(await asyncio.get_running_loop().run_in_executor(None, work.train, head))
         await work.upload_head()
 
     async def client() -> None:

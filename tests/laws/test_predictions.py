@@ -122,6 +122,7 @@ model = "cnn"
 batch_size = 16
 forward_ms = {forward}
 backward_ms = {backward}
+step_ms = {step}
 {coding}
 """
 Device = tuple[str, float, float, float, float, list[float], list[float]]
@@ -163,10 +164,15 @@ backward_ms = {MAIN[2]}
 """
 
 
-def write_fleet(path: Path, devices: Sequence[Device]) -> Path:
+def write_fleet(path: Path, devices: Sequence[Device], step_flops: float) -> Path:
+    """step_flops: of a batch through all units; a device was measured to make it at its speed."""
     names = ("name", "gigaflops", "up", "down", "delay", "forward", "backward")
     tables = [
-        DEVICE.format(**dict(zip(names, device)), coding=coding_lines(CODING_NS.get(device[0], {})))
+        DEVICE.format(
+            **dict(zip(names, device)),
+            step=step_flops / device[1] / 1e6,
+            coding=coding_lines(CODING_NS.get(device[0], {})),
+        )
         for device in devices
     ]
     path.write_text("\n".join([*tables, SERVER]))
@@ -199,7 +205,9 @@ def predicted(path: Path, devices: Sequence[Device], *words: str) -> Predicted:
         "train.batch_size=16",
         f"fleet.num_clients={len(devices)}",
     )
-    config, everybody = tiny(f"fleet.file={write_fleet(path, devices)}", *measured, *words), tuple(range(len(devices)))
+    step_flops = 16 * float(model_cost(tiny("train.batch_size=16"), (1, 8, 8), 10).client_flops[-1])
+    file = write_fleet(path, devices, step_flops)
+    config, everybody = tiny(f"fleet.file={file}", *measured, *words), tuple(range(len(devices)))
     bench = prepare(config)
     clock = RoundClock(config, bench.world, bench.task.cuts, bench.num_samples, codecs=bench.task.codecs)
     run, _ = clock.round(ROUND, everybody)

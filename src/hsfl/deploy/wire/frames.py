@@ -106,7 +106,10 @@ def _header(name: str, tensor: Tensor) -> TensorHeader:
 def _bytes_of(tensor: Tensor) -> memoryview:
     if not tensor.numel():
         return memoryview(b"")
-    return tensor.contiguous().view(-1).view(torch.uint8).numpy().data  # NumPy has no bfloat16
+    numbers = tensor.contiguous().as_strided(
+        (tensor.numel(),), (1,)
+    )  # a size of 1 may have any stride, which view() would keep
+    return numbers.view(torch.uint8).numpy().data  # NumPy has no bfloat16
 
 
 def unpack_frame(message: bytes) -> Frame:
