@@ -117,6 +117,8 @@ SIZES: dict[
 FULL_RATES = {  # of trainings whose rate differs from the twins', as `hsfl reproduce rates` found
     ("ham10000", "sl"): 0.0003,
     ("ham10000", "cl"): 0.0003,
+    ("cifar10", "cl"): 0.001,
+    ("mnist", "cl"): 0.0001,
 }
 SIDES = {"smoke": 16, "quick": 32, "full": 32}  # larger images are reduced to this side
 NUM_FLEETS = {"smoke": 2, "quick": 30, "full": 30}
