@@ -218,6 +218,8 @@ def _profile(row: Mapping[str, Any], where: str) -> Profile | None:
     step_s = None
     if "step_ms" in table:
         (step_s,) = _unit_seconds({"step_ms": [table["step_ms"]]}, "step_ms", where)
+        if not step_s:
+            raise InputError(f"{where}: step_ms is 0; give the milliseconds of a step, or leave it out")
     return Profile(model, batch_size, forward_s, backward_s, step_s, _coding_seconds(table, where))
 
 

@@ -1,9 +1,9 @@
 """The end of a round on real machines: timed by parts, modelled from what was measured, learned, and told everywhere."""
 
+import asyncio
 import csv
 import os
 import threading
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,26 +50,35 @@ def test_every_part_is_timed_and_together_they_are_no_more_than_the_round(deploy
         )
 
 
-def test_a_head_is_on_its_way_while_the_main_server_looks_at_the_tail(
+def test_the_end_of_a_client_does_not_wait_for_somebody_elses_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The main server's look waits here for the upload: a device that waited for the answer first would make it wait for long."""
-    begun: dict[tuple[int, int], threading.Event] = defaultdict(threading.Event)  # uploads, by round and seat
-    was_begun, finish, upload_head = list[bool](), Tail.finish, RoundWork.upload_head
+    """Here ada's first step waits until di, which holds all units, is done: di's upload would be late by a step if its end stood in the queue."""
+    has_begun, is_done, was_done = threading.Event(), threading.Event(), list[bool]()
+    finish, compute, tell_end = Tail.finish, Tail.compute, RoundWork.end
 
-    def finish_after_upload(tail: Tail, message: End) -> None:
-        was_begun.append(begun[tail.round, tail.seat].wait(5))
+    def finish_and_tell(tail: Tail, message: End) -> None:
         finish(tail, message)
+        if tail.name == "di":
+            is_done.set()
 
-    async def begin_upload(work: RoundWork) -> None:
-        begun[work.job.order.round, work.setup.seat].set()
-        await upload_head(work)
+    def compute_after_di(tail: Tail, tensors: dict[str, Any]) -> Any:
+        if tail.name == "ada" and not was_done:
+            has_begun.set()
+            was_done.append(is_done.wait(5))
+        return compute(tail, tensors)
 
-    monkeypatch.setattr(Tail, "finish", finish_after_upload)
-    monkeypatch.setattr(RoundWork, "upload_head", begin_upload)
+    async def end_after_ada_has_begun(work: RoundWork, end: End) -> None:
+        if work.setup.seat == 3:
+            await asyncio.to_thread(has_begun.wait, 20)
+        await tell_end(work, end)
+
+    monkeypatch.setattr(RoundWork, "end", end_after_ada_has_begun)
+    monkeypatch.setattr(Tail, "finish", finish_and_tell)
+    monkeypatch.setattr(Tail, "compute", compute_after_di)
     inside = Inside(tmp_path, changed(RUN, train={"rounds": 1}, fleet={"cuts": [1, 2, 3, 5]}))
     assert inside.go().status == "finished"
-    assert was_begun == [True] * 4
+    assert was_done == [True]
 
 
 def client_seconds(record: dict[str, Any]) -> list[float]:

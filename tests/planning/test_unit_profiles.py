@@ -89,9 +89,11 @@ def test_a_device_that_holds_all_units_takes_the_whole_step(path: Path) -> None:
     np.testing.assert_allclose(seconds[:2, 5], [18e-3, 22.5e-3])
     shares = world.fleet.work.forward[:, 5] / world.fleet.work.both[:, 5]
     assert shares[0] == pytest.approx(12.75 / 22.5)
-    path.write_text(path.read_text().replace("step_ms = 18", "step_ms = -1"))
-    with raises(InputError, "step_ms", "-1", "0 or more"):
-        of_file(path)
+    whole = path.read_text()
+    for wrong, way_out in (("-1", "0 or more"), ("0", "leave it out")):
+        path.write_text(whole.replace("step_ms = 18", f"step_ms = {wrong}"))
+        with raises(InputError, "step_ms", wrong, way_out):
+            of_file(path)
 
 
 @pytest.mark.parametrize("server", ["shares", "queue"])

@@ -231,7 +231,7 @@ class ClientProcess:
         """Prepare for the run that the main server describes. It may be another one than before the connection was lost, and what was made
         for that one is forgotten."""
         await self._abandon_round()
-        self.setup = self.measured = self.working_copy = self.welcome = None
+        self.setup = self.measured = self.working_copy = self.welcome = self.lost = None
         self.setup, self.welcome = await self._prepare(call, welcome), welcome
 
     async def _prepare(self, call: Any, welcome: Welcome) -> ClientSetup:
@@ -335,14 +335,10 @@ class ClientProcess:
         work = self._round_work(setup, job)
         head = await work.fetch_head()
         end = await self._compute(work.train, head)
+        await work.end(end)
         self.lines.event("batches complete", level="info", round=job.order.round + 1)
-        ending = asyncio.create_task(work.end(end))  # beside the upload, which would else wait for somebody else's step
-        try:
-            await self._compute(job.pack, setup.kit.head_files)
-            await work.upload_head()
-            await ending
-        finally:
-            ending.cancel()
+        await self._compute(job.pack, setup.kit.head_files)
+        await work.upload_head()
 
     async def _upload_again(self, setup: ClientSetup, job: OpenRound) -> None:
         await self._finish_or_log(job, self._round_work(setup, job).upload_head())

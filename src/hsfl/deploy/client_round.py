@@ -264,7 +264,7 @@ class RoundWork:
         )
 
     async def end(self, end: End) -> None:
-        """Tell the main server that all batches are done. It answers when it has looked at its side, after the step that it computes now."""
+        """Tell the main server that all batches are done; it looks at its side and answers."""
         done = 0 if self.job.order.cut == self.setup.kit.num_units else end.steps
         expect_message(await self.exchange(done, pack_message(end)), Ended)
 

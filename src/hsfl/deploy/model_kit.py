@@ -73,12 +73,12 @@ class ModelKit:
 
     @cached_property
     def _codecs(self) -> dict[str, LinkCodecs]:
-        """The codecs of the settings by their text, and "none", which every client has at the last cut."""
+        """The codecs of the settings by their text, everybody's first, and "none", which every client has at the last cut."""
         allowed = allowed_links(self.config.link)
         uncoded = {NONE: LinkChoices(model=next(iter(allowed.values())).model)}
         return {
             text: make_link_codecs(links, self.model, self.layout)
-            for text, links in (allowed | uncoded | allowed).items()
+            for text, links in (allowed if NONE in allowed else allowed | uncoded).items()
         }
 
     @cached_property

@@ -8,7 +8,6 @@ round, and how a client is dropped. The stream Evaluate is served by `remote_eva
 
 import asyncio
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -231,7 +230,8 @@ class TrainHandler:
                     async with tail.lock:
                         self._check_open(open_round, tail)
                         tail.check_stream(stream)
-                        await self.shared.compute.run(partial(tail.finish, message))
+                        # Not in the queue, behind somebody else's step: the client's upload waits for the answer.
+                        await asyncio.to_thread(tail.finish, message)
                     open_round.changed.set()
                     await context.write(pack_message(Ended()))
                     return
