@@ -14,6 +14,7 @@
     batch_size = 32
     forward_ms = [21.7, 32.1]
     backward_ms = [17.5, 34.6]
+    step_ms = 101.0          # of all units in one piece, which a device that holds all of them takes; else their sum
     codecs = ["int8"]        # nanoseconds to encode and to decode a number of a message
     encode_ns = [0.61]
     decode_ns = [0.14]

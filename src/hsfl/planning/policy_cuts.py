@@ -81,7 +81,7 @@ def cut_request(
 
 def sampled_cells(task: CutTask) -> list[CellsOfRound]:
     """The sampled rounds of a crowd in explicit numbers, cell by cell. tau_s is left aside: if clients could be dropped, dropping them would look
-    fast. None where every client has a server of its own (FSL), whose rounds are allocated otherwise."""
+    fast. No rounds where every client has a server of its own (FSL), whose rounds are allocated otherwise."""
     config, world, sampled = task.config, task.world, task.participants
     if method(config.framework).timing.server == "own":
         return []

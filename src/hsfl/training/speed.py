@@ -92,16 +92,16 @@ def training_speed(
     x = memory_like(x, x.dtype, memory_format).copy_(x)
     layout, state = Layout.of(model), read_state(model)
 
-    def took(bounds: Sequence[int]) -> list[tuple[list[float], list[float]]]:
+    def steps_through(bounds: Sequence[int]) -> list[tuple[list[float], list[float]]]:
         """Seconds forward and backward of each of the parts with these bounds, for step after step."""
         parts = [Part(model, layout, start, stop, train, goal) for start, stop in pairwise(bounds)]
         for part in parts:
             part.begin(state[part.start : part.stop], train.lr)
         return _take_steps(parts, x, y, seconds / 2, clock_s)
 
-    steps_s = [forward_s[0] + backward_s[0] for forward_s, backward_s in took((0, model.num_units))]
+    steps_s = [forward_s[0] + backward_s[0] for forward_s, backward_s in steps_through((0, model.num_units))]
     low_s, median_s, high_s = statistics.quantiles(steps_s, n=4)
-    by_length = sorted(took(range(model.num_units + 1)), key=lambda step: sum(step[0]) + sum(step[1]))
+    by_length = sorted(steps_through(range(model.num_units + 1)), key=lambda step: sum(step[0]) + sum(step[1]))
     quarter = len(by_length) // 4
     usual = by_length[quarter : len(by_length) - quarter]
     forward_s, backward_s = (tuple(map(statistics.fmean, zip(*of_steps))) for of_steps in zip(*usual))
